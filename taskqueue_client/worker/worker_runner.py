@@ -39,6 +39,10 @@ MOST_HELD = 100
 LONGEST_LINE = 1024 * 1024
 """Bytes of a line from the runner at most; a message with credentials has a few thousand."""
 
+LONGEST_TITLE = 128
+LONGEST_DESCRIPTION = 10_240
+"""Characters of an error report at most: worker-manager refuses longer ones, and the error would be lost."""
+
 TIME_TO_FLUSH = 5.0
 """Seconds that a worker's end waits for a runner that does not read."""
 
@@ -241,7 +245,8 @@ class WorkerRunner:
         return self._send("log", {"body": body})
 
     def report_error(self, kind: str, title: str, description: str, extra: Mapping[str, Any]) -> None:
-        """Have the runner report an error of the worker to worker-manager."""
+        """Have the runner report an error to worker-manager; of texts that are too long, the beginning."""
+        title, description = title[:LONGEST_TITLE], description[:LONGEST_DESCRIPTION]
         body = {"kind": kind, "title": title, "description": description, "extra": extra}
         self._send("error-report", body)
 

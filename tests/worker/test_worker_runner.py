@@ -351,6 +351,15 @@ def test_an_internal_error_is_reported_to_the_runner_without_secrets(world: Worl
     }
 
 
+def test_a_report_of_an_error_is_no_longer_than_worker_manager_accepts(world: World, start: Start) -> None:
+    world.create({"error": "x" * 10_241})
+    with start("--max-tasks", "1") as parent:
+        parent.send(WELCOME)
+        assert parent.ended() == 0
+    (report,) = parent.of_type("error-report")
+    assert (report["title"], report["description"]) == ("ValueError", "x" * 10_240)
+
+
 def test_lines_that_are_cut_and_lines_that_are_garbage_do_no_harm(world: World, start: Start) -> None:
     task_id = world.create()
     with start("--max-tasks", "1") as parent:
