@@ -21,11 +21,16 @@ class Waiting(WorkerLoop):
     def run_task(self, task):
         task.canceled.wait()
         task.canceled.check()
+
+class Commanding(WorkerLoop):
+    def run_task(self, task):
+        task.run_command(["sh", "-c", f"echo $$ > {task.payload['pid']}; exec sleep 600"])
 """
 
 
-def start_worker(world: World, folder: Path, number: int) -> subprocess.Popen[bytes]:
+def start_worker(world: World, folder: Path, number: int, name: str = "Waiting") -> subprocess.Popen[bytes]:
     """Start a worker with a slot more than it needs, so that its claim requests stay open."""
+    (folder / "waiting.py").write_text(MODULE)
     settings = {
         "task_queue_id": TASK_QUEUE_ID,
         "worker_group": "fleet",
@@ -35,7 +40,7 @@ def start_worker(world: World, folder: Path, number: int) -> subprocess.Popen[by
     }
     variables = {f"TASKQUEUE_{name.upper()}": value for name, value in settings.items()}
     return subprocess.Popen(
-        [sys.executable, "-m", "taskqueue_client", "work", "waiting:Waiting"],
+        [sys.executable, "-m", "taskqueue_client", "work", f"waiting:{name}"],
         cwd=folder,
         stderr=subprocess.DEVNULL,
         env={
@@ -49,7 +54,6 @@ def start_worker(world: World, folder: Path, number: int) -> subprocess.Popen[by
 
 
 def test_worker_processes_that_drain_at_once_report_each_run_once(world: World, tmp_path: Path) -> None:
-    (tmp_path / "waiting.py").write_text(MODULE)
     tasks = [world.create(retries=5) for _ in range(WORKERS * RUNS)]
     with ExitStack() as stack, requests_noted(world.local) as made:
         workers = [stack.enter_context(start_worker(world, tmp_path, each)) for each in range(WORKERS)]
@@ -65,3 +69,16 @@ def test_worker_processes_that_drain_at_once_report_each_run_once(world: World, 
         assert status.retries_left == 4
     reports = Counter(each.path for each in made if each.path.endswith("/exception"))
     assert (len(reports), set(reports.values())) == (len(tasks), {1})
+
+
+def test_a_run_whose_command_gets_the_signal_of_a_service_manager_too_is_reported_as_worker_shutdown(
+    world: World, tmp_path: Path
+) -> None:
+    pid = tmp_path / "pid"
+    task_id = world.create({"pid": str(pid)}, retries=0)
+    with start_worker(world, tmp_path, 0, "Commanding") as worker:
+        until(lambda: pid.exists() and pid.read_text().endswith("\n"))
+        worker.send_signal(signal.SIGTERM)
+        os.kill(int(pid.read_text()), signal.SIGTERM)
+        assert worker.wait(WAIT) == 0
+    assert world.status(task_id).runs[0].reason_resolved == "worker-shutdown"
