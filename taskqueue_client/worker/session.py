@@ -263,6 +263,7 @@ class Session:
             calls=self._calls,
             metrics=self._metrics,
             retry_clock=self._retry_clock,
+            told_to_shut_down=self._shutdown.is_asked,
             before_worker_shutdown=self._until_handed_over,
             ended=self._on_end_of_run,
             signing_key=self._worker.signing_key,

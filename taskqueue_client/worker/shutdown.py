@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
@@ -59,6 +59,9 @@ HANDED_OVER_AFTER = 2.0
 """Seconds between the start of a shutdown and the first `worker-shutdown` report. Workers that are told at
 the same moment have ended their claim requests by then (`claiming.PROMPT`), so none of them claims a run
 that another one gives up: each would use up one of the task's retries."""
+
+SIGNALED_WITHIN = 1.0
+"""Seconds within which a signal reaches all processes of a service, of which the worker is one."""
 
 TO_REPORT = 20.0
 """Seconds, beyond `termination_grace`, that are kept for handlers to end, reports and logs."""
@@ -325,14 +328,14 @@ class Shutdown:
     """The shutdown of a worker, in the loop that it is made in. It makes the waits of `retry_clock` shorter.
 
     Attributes:
-        was_asked: Whether the worker was told to shut down, so that it did not decide that itself.
         timed_out: Gets the reason when the worker ends, whatever hangs.
     """
 
     def __init__(
         self, config: WorkerConfig, keeper: Keeper, runs: LiveRuns, clock: Clock, retry_clock: RetryClock
     ) -> None:
-        self.was_asked = self._was_requested = False
+        self._was_requested = False
+        self._asked = asyncio.Event()
         self.timed_out: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._retry_clock = retry_clock
         self._config = config
@@ -348,6 +351,11 @@ class Shutdown:
     def has_begun(self) -> bool:
         """Whether the shutdown has begun."""
         return self._began is not None
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether the worker was told to shut down, so that it did not decide that itself."""
+        return self._asked.is_set()
 
     def on_signal(self, number: signal.Signals) -> None:
         """Take it as a request, and a signal to stop at once as two."""
@@ -382,13 +390,21 @@ class Shutdown:
 
         For `within` and `left`, see `ShutdownPlan.of`; `asked` is whether the worker was told to.
         """
-        self.was_asked |= asked
+        if asked:
+            self._asked.set()
         if self.has_begun:
             self._bring_forward(within, left)
             return
         self._began = self._clock.monotonic()
         self._keeper.stop_claiming()
         self._follow(ShutdownPlan.of(self._config, within, left))
+
+    async def is_asked(self) -> bool:
+        """Return whether the worker is told to shut down now, or was before."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SIGNALED_WITHIN):
+                await self._asked.wait()
+        return self.was_asked
 
     async def until_handed_over(self) -> None:
         """Wait until `HANDED_OVER_AFTER` has passed since the shutdown began."""

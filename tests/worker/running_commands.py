@@ -41,6 +41,7 @@ def context_in(
             environment=CommandEnvironment(pass_environment),
             variables={"TASK_ID": slugid(), "RUN_ID": "0", **(env or {})},
             grace=30.0,
+            signaled=[],
         )
     finally:
         processes.end(0)

@@ -10,6 +10,8 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.request_log import requests_noted
 
@@ -24,11 +26,13 @@ class Waiting(WorkerLoop):
 
 class Commanding(WorkerLoop):
     def run_task(self, task):
-        task.run_command(["sh", "-c", f"echo $$ > {task.payload['pid']}; exec sleep 600"])
+        task.run_command(["sh", "-c", f"echo $$ > {task.payload['pid']}; {task.payload['script']}"])
 """
 
 
-def start_worker(world: World, folder: Path, number: int, name: str = "Waiting") -> subprocess.Popen[bytes]:
+def start_worker(
+    world: World, folder: Path, number: int, name: str = "Waiting", grace: int = 0
+) -> subprocess.Popen[bytes]:
     """Start a worker with a slot more than it needs, so that its claim requests stay open."""
     (folder / "waiting.py").write_text(MODULE)
     settings = {
@@ -36,7 +40,7 @@ def start_worker(world: World, folder: Path, number: int, name: str = "Waiting")
         "worker_group": "fleet",
         "worker_id": f"worker-{number}",
         "concurrency": str(RUNS + 1),
-        "graceful_shutdown_timeout": "0",
+        "graceful_shutdown_timeout": str(grace),
     }
     variables = {f"TASKQUEUE_{name.upper()}": value for name, value in settings.items()}
     return subprocess.Popen(
@@ -71,12 +75,16 @@ def test_worker_processes_that_drain_at_once_report_each_run_once(world: World, 
     assert (len(reports), set(reports.values())) == (len(tasks), {1})
 
 
+@pytest.mark.parametrize(
+    ("script", "grace"),
+    [("exec sleep 600", 0), ("exec sleep 600", 600), ("trap 'exit 143' TERM; sleep 600 & wait", 600)],
+)
 def test_a_run_whose_command_gets_the_signal_of_a_service_manager_too_is_reported_as_worker_shutdown(
-    world: World, tmp_path: Path
+    world: World, tmp_path: Path, script: str, grace: int
 ) -> None:
     pid = tmp_path / "pid"
-    task_id = world.create({"pid": str(pid)}, retries=0)
-    with start_worker(world, tmp_path, 0, "Commanding") as worker:
+    task_id = world.create({"pid": str(pid), "script": script}, retries=0)
+    with start_worker(world, tmp_path, 0, "Commanding", grace) as worker:
         until(lambda: pid.exists() and pid.read_text().endswith("\n"))
         worker.send_signal(signal.SIGTERM)
         os.kill(int(pid.read_text()), signal.SIGTERM)

@@ -25,7 +25,7 @@ from taskqueue_client.local.faults import Delay
 from taskqueue_client.worker import session, shutdown
 from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.loop import WorkerSettings
-from taskqueue_client.worker.outcomes import InternalError, Outcome, WorkerShutdown
+from taskqueue_client.worker.outcomes import InternalError, MalformedPayload, Outcome, WorkerShutdown
 from taskqueue_client.worker.run import handlers, lifecycle
 from taskqueue_client.worker.run.lifecycle import TaskEnd
 from taskqueue_client.worker.run.task_run import TaskRun
@@ -195,6 +195,43 @@ class TestStages:
             worker.shutdown()
             hand_back(world, working)
         assert reasons(world, task_id) == HANDED_BACK
+
+    @pytest.mark.parametrize(
+        ("within", "ends", "reason"),
+        [
+            (WAIT, ValueError("no output"), HANDED_BACK),
+            (WAIT, MalformedPayload("no such target"), ["malformed-payload"]),
+            (WAIT, None, ["completed"]),
+            (0.0, ValueError("no output"), ["internal-error"]),
+        ],
+    )
+    def test_one_that_fails_after_a_signal_to_its_command_is_handed_back_if_the_worker_is_told_as_well(
+        self,
+        world: World,
+        monkeypatch: pytest.MonkeyPatch,
+        within: float,
+        ends: Exception | None,
+        reason: list[str],
+    ) -> None:
+        monkeypatch.setattr(shutdown, "SIGNALED_WITHIN", within)
+        task_id = world.create()
+        signaled = threading.Event()
+
+        def handler(task: TaskRun) -> None:
+            task.run_command(["sh", "-c", "kill -TERM $$"], check=False)
+            signaled.set()
+            if ends is not None:
+                raise ends
+
+        worker = worker_for(world, handler)
+        worker.clock = world.local.clock
+        with Working(world, worker) as working:
+            assert signaled.wait(WAIT)
+            if not within:
+                until(lambda: reasons(world, task_id) == reason)
+            worker.shutdown()
+            hand_back(world, working)
+        assert reasons(world, task_id) == reason
 
     def test_a_handler_that_never_ends_does_not_delay_the_end_of_the_worker(
         self, world: World, monkeypatch: pytest.MonkeyPatch

@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
-from signal import Signals
+from signal import SIGHUP, SIGINT, SIGTERM, Signals
 from typing import Literal, TypedDict, Unpack
 
 from taskqueue_client._arguments import check_kind, check_path, encoded, one_of, seconds
@@ -81,6 +81,8 @@ class CommandOptions(TypedDict, total=False):
 _OPTIONS = sorted(CommandOptions.__optional_keys__)
 _SWITCHES = {"check", "keep_children", "pass_credentials", "shell"}
 
+_TOLD_TO_END = {SIGTERM, SIGINT, SIGHUP}
+
 
 @dataclass(frozen=True, slots=True)
 class CommandContext:
@@ -92,6 +94,7 @@ class CommandContext:
         processes: All processes that commands start.
         variables: Variables that all commands get, such as `TASK_ID`.
         grace: Seconds between SIGTERM and SIGKILL.
+        signaled: Gets the end of each command that somebody else has told to end, in words.
     """
 
     log: TaskLog
@@ -102,6 +105,7 @@ class CommandContext:
     environment: CommandEnvironment
     variables: Mapping[str, str]
     grace: float
+    signaled: list[str]
     tracing: Tracing = NO_TRACING
 
 
@@ -298,6 +302,8 @@ class _Run:
             raise InternalError(f"{self.program}: cannot be killed")
         result = _result(ended, self._streams)
         context.log.say(f"{self.program}: {result}")
+        if finished and _was_told_to_end(result):
+            context.signaled.append(f"{self.program}: {result.end}")
         if result.exit_code is not None:
             span.set("process.exit.code", result.exit_code)
         self._judge(result, finished=finished)
@@ -372,6 +378,11 @@ class _Run:
             raise CommandTimedOut(self.program, result)
         if self._check and result.exit_code != 0:
             raise CommandFailed(self.program, result)
+
+
+def _was_told_to_end(result: CommandResult) -> bool:
+    """Return whether a signal that asks for the end has ended the command; shells add 128 to its number."""
+    return (result.signal or (result.exit_code or 0) - 128) in _TOLD_TO_END
 
 
 def _check_options(options: Mapping[str, object]) -> None:

@@ -25,6 +25,7 @@ from taskqueue_client.worker.outcomes import (
     LossReason,
     Outcome,
     TaskFailed,
+    WorkerShutdown,
     resolution_of,
     text_of,
     traceback_of,
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
 HURRIED_GRACE = 5.0
 """Seconds for handlers and their commands to end after the second request to shut down: runs can still be
 reported."""
+
+_NOT_RETRIED = frozenset({ReasonResolved.FAILED, ReasonResolved.INTERNAL_ERROR})
+"""How a run may end whose command was ended by a signal from outside."""
 
 UPLOAD_WINDOW = 24 * 60.0
 """Seconds: the Queue takes artifacts of an exception for 25 minutes after the report."""
@@ -77,6 +81,7 @@ class RunContext:
     Attributes:
         queue: The client for uploads and reports, in the loop of the runs.
         retry_clock: The clock of the waits between attempts to upload or report.
+        told_to_shut_down: Returns whether the worker is told to shut down now, or was before.
         before_worker_shutdown: Waits until no worker that shuts down now can claim a run that is given up.
         ended: Is told how each run ended, and what is secret about it.
         signing_key: The key that signs chains of trust; None: nothing is signed.
@@ -89,6 +94,7 @@ class RunContext:
     calls: ThreadsafeCalls
     metrics: WorkerMetrics
     retry_clock: Clock
+    told_to_shut_down: Callable[[], Awaitable[bool]]
     before_worker_shutdown: Callable[[], Awaitable[object]]
     ended: Callable[[TaskEnd, Secrets], object]
     signing_key: SigningKey | None
@@ -185,6 +191,7 @@ class RunLifecycle:
 
     async def _resolve(self, error: BaseException | None) -> tuple[str, BaseException | None]:
         """Report the run and upload its artifacts; return how it ended."""
+        error = await self._unless_shut_down(error)
         explain(self._log, error)
         reason = resolution_of(error)
         if reason in UPLOADED_BEFORE:
@@ -195,6 +202,16 @@ class RunLifecycle:
         if reason not in UPLOADED_BEFORE:
             await self._upload_late()
         return reason.value, error
+
+    async def _unless_shut_down(self, error: BaseException | None) -> BaseException | None:
+        """Return how the run ends if the signal that has ended a command was sent to the worker, too.
+
+        Service managers such as systemd send it to all processes of a service at the same moment.
+        """
+        signaled, reason = self._resources.signaled, resolution_of(error)
+        if signaled and reason in _NOT_RETRIED and await self._context.told_to_shut_down():
+            return WorkerShutdown(f"{signaled[-1]}, and the worker was told to shut down")
+        return error
 
     async def _reported(self, reason: ReasonResolved) -> bool:
         if reason is ReasonResolved.WORKER_SHUTDOWN:

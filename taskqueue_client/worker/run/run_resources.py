@@ -150,6 +150,7 @@ class RunResources:
         attempt: The number of the present call of its handler: 1 for the first one.
         compressed_log: The log as gzip, from its first checkpoint on.
         processes: The processes of commands, some of which may still be there; None: it has started none.
+        signaled: See `CommandContext`.
     """
 
     def __init__(self, run: ClaimedRun, shared: SharedResources) -> None:
@@ -165,6 +166,7 @@ class RunResources:
         self._work_directory: Path | None = None
         self.attempt = 1
         self.processes: RunProcesses | None = None
+        self.signaled: list[str] = []
         self._proxies: list[TaskProxy] = []
         self._command_proxy: TaskProxy | None = None
         self._has_ended = False
@@ -415,6 +417,7 @@ class RunResources:
             environment=self.shared.environment,
             variables=variables,
             grace=self.shared.config.termination_grace,
+            signaled=self.signaled,
             tracing=self.tracing,
         )
 
