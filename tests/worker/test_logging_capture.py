@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import logging.config
 import threading
 
 import pytest
@@ -140,6 +141,28 @@ def test_a_handler_that_configures_logging_anew_takes_no_messages_from_the_next_
 
     work(world, handler, capture_logging=True, max_tasks=2)
     assert [messages(world, each) for each in tasks] == [["INFO some.library: hello"]] * 2
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_handler_that_configures_logging_anew_does_not_disable_the_log_of_the_worker(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, *, is_async: bool
+) -> None:
+    for logger in logging.getLogger().manager.loggerDict.values():
+        if isinstance(logger, logging.Logger):
+            monkeypatch.setattr(logger, "disabled", logger.disabled)
+    tasks = [world.create() for _ in range(2)]
+
+    def handler(_: TaskRun) -> None:
+        logging.config.dictConfig({"version": 1})  # which disables existing loggers by default
+
+    async def awaited(task: TaskRun) -> None:
+        handler(task)
+
+    work(world, None if is_async else handler, awaited=awaited if is_async else None, max_tasks=2)
+    lines = [each.message for each in caplog.records if each.name == "taskqueue_client.worker"]
+    ended = [each.split()[1] for each in lines if " ended: " in each]
+    assert ended == [f"{task_id}/0" for task_id in tasks]
+    assert lines[-1] == "the worker has ended"
 
 
 def test_nothing_is_captured_after_the_worker(world: World) -> None:
