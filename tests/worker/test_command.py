@@ -6,6 +6,7 @@ import errno
 import itertools
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -28,6 +29,8 @@ from taskqueue_client.worker.commands.command import (
 )
 from taskqueue_client.worker.outcomes import InternalError, TaskFailed
 from tests.worker.running_commands import context_in, open_descriptors, printed_in, text_of
+
+LARGE = 1024 * 1024
 
 
 def python(code: str) -> list[str]:
@@ -439,6 +442,23 @@ def test_without_free_descriptors_the_input_of_a_command_is_not_written_to_a_dis
     monkeypatch.setattr(os, "memfd_create", none_free)
     with pytest.raises(InternalError, match="Too many open files: raise the limit of open files"):
         run_command(["cat"], context, input="secret")
+
+
+@pytest.mark.parametrize("is_in_memory", [True, False])
+def test_an_input_that_the_worker_may_not_store_is_an_internal_error_that_says_so(
+    context: CommandContext, monkeypatch: pytest.MonkeyPatch, *, is_in_memory: bool
+) -> None:
+    """The limit of this process's files stands for the size of a disk, too."""
+    run_command(["true"], context)  # starts the guardian
+    if not is_in_memory:
+        monkeypatch.delattr(os, "memfd_create")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LARGE, before[1]))
+    try:
+        with pytest.raises(InternalError, match="File too large for its input: raise the limit"):
+            run_command(["cat"], context, input=bytes(LARGE + 1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("shortages", [1, 100_000])

@@ -43,7 +43,8 @@ CAPTURE_LIMIT = 16 * 1024 * 1024
 _WORKER_TROUBLE = {
     errno.EAGAIN: ": raise the limit of processes (`ulimit -u`, or that of the container)",
     errno.EMFILE: ": raise the limit of open files (`ulimit -n`)",
-    **dict.fromkeys((errno.ENOMEM, errno.ENFILE, errno.EIO), ""),
+    errno.EFBIG: " for its input: raise the limit of the size of files (`ulimit -f`)",
+    **dict.fromkeys((errno.ENOMEM, errno.ENFILE, errno.EIO, errno.ENOSPC, errno.EDQUOT), ""),
 }
 """Errors of starting a command that are the worker's, not the task's, and what to do."""
 

@@ -450,9 +450,9 @@ class TaskRun:
             CommandOutputTooLarge: It printed more than `capture` can keep.
             CommandNotStarted: The program is missing or not executable, or `cwd` is not a directory.
             Outcome: The run is canceled, and the command was ended.
-            InternalError: The command cannot be killed, the worker has no memory, processes or file
-                descriptors left to start it, or no `/dev/null`, something else in this process waits for its
-                children, or the handler, or this call of it, has ended.
+            InternalError: The command cannot be killed, the worker has no memory, disk space, processes or
+                file descriptors left to start it, or no `/dev/null`, something else in this process waits
+                for its children, or the handler, or this call of it, has ended.
             InvalidArgument: The command or an option is not valid, or `env` contains credentials.
         """
         context = self._resources.command_context(self._attempt, proxy=proxy)
