@@ -6,15 +6,17 @@ and some truncated responses for complete ones.
 
 from __future__ import annotations
 
+import errno
 import io
 import math
+import os
 import queue
 import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
@@ -175,6 +177,18 @@ class FinalResponse(HTTPResponse):
             raise IncompleteRead(data)
 
 
+@contextmanager
+def _broken_pipes() -> Generator[None]:
+    """Raise a BrokenPipeError if the server has closed the connection: urllib3 then reads its response.
+
+    Over TLS, Python 3.11.7 and 3.12.1 raise an SSLEOFError, and a refusal of a large body would be lost.
+    """
+    try:
+        yield
+    except ssl.SSLEOFError as error:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from error
+
+
 class _Sends:
     """Mixin for urllib3's connections: how requests are sent.
 
@@ -211,7 +225,8 @@ class _Sends:
             self._head = data
             return
         head, self._head = self._head, None  # sending may open the connection, and send to a proxy before
-        cast("Any", super()).send(head + data if head else data)
+        with _broken_pipes():
+            cast("Any", super()).send(head + data if head else data)
 
 
 def add_deadline(pool: Any) -> None:
@@ -413,7 +428,8 @@ class _ToStorage:
     def send(self, data: Any) -> None:
         """Send data, and measure the rate, unlike `sendall`, which has one timeout for all of `data`."""
         piece = len(data) if type(self.sock) is socket.socket else _PIECE
-        _storage_attempt().send(self.sock.send, data, piece)
+        with _broken_pipes():
+            _storage_attempt().send(self.sock.send, data, piece)
 
     def getresponse(self) -> Any:
         _storage_attempt().expect_response()

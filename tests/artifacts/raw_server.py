@@ -146,17 +146,23 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def responding_early(response: bytes) -> Generator[str]:
+def responding_early(response: bytes, tls: ssl.SSLContext | None = None) -> Generator[str]:
     """Respond to one request, and close the connection before most of the body was read; gives a URL."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def respond() -> None:
             connection, _ = listener.accept()
+            connection.setsockopt(
+                socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+            )  # or the end discards the response
+            if tls is not None:
+                connection = tls.wrap_socket(connection, server_side=True)
             with connection:
                 connection.recv(65536)
                 connection.sendall(response)
 
         thread = Thread(target=respond)
         thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/key"
+        host = "http://127.0.0.1" if tls is None else "https://localhost"
+        yield f"{host}:{listener.getsockname()[1]}/key"
         thread.join()

@@ -13,15 +13,18 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.sink import running
 from taskqueue_client import Credentials, Queue, RetryPolicy, slugid
+from taskqueue_client._protocol.conversation import Call
 from taskqueue_client._transport.sync_connections import Cancellation, TransferCanceled
 from taskqueue_client.artifacts import RedirectRefused, StorageFailed, StorageRefused
 from taskqueue_client.artifacts.sources import open_source
 from taskqueue_client.artifacts.storage import Put, Storage, silently
+from taskqueue_client.errors import InputTooLarge
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.testing import TaskFactory
 from tests.artifacts.conftest import EitherClient, Seen
@@ -33,10 +36,15 @@ POLICY = RetryPolicy(connect_timeout=5, read_timeout=5)
 
 
 @pytest.fixture
-def tls_server(authority: Authority) -> Iterator[RawServer]:
+def tls(authority: Authority) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority.server)
-    with RawServer(context) as server:
+    return context
+
+
+@pytest.fixture
+def tls_server(tls: ssl.SSLContext) -> Iterator[RawServer]:
+    with RawServer(tls) as server:
         yield server
 
 
@@ -156,6 +164,28 @@ def test_a_success_before_the_whole_body_was_sent_is_an_error(storage: Storage) 
         pytest.raises(StorageFailed, match="closed before the whole body was sent"),
     ):
         put(storage, url, bytes(10_000_000))
+
+
+TOO_LARGE = b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig"
+
+
+@pytest.mark.usefixtures("trusting")
+def test_an_early_refusal_over_tls_is_raised_instead_of_the_broken_connection(
+    storage: Storage, tls: ssl.SSLContext
+) -> None:
+    with responding_early(TOO_LARGE, tls) as url, pytest.raises(StorageRefused, match="413 big"):
+        put(storage, url, bytes(10_000_000))
+
+
+@pytest.mark.usefixtures("trusting")
+def test_an_early_refusal_of_a_call_over_tls_is_raised_as_well(tls: ssl.SSLContext) -> None:
+    call = Call("createTask", "PUT", "/task/x", dict[str, Any], body={"large": "x" * 10_000_000})
+    with (
+        responding_early(TOO_LARGE, tls) as url,
+        Queue(url.removesuffix("/key"), retry=RetryPolicy(attempts=1)) as queue,
+        pytest.raises(InputTooLarge, match="413: big"),
+    ):
+        queue.send(call)
 
 
 @pytest.mark.usefixtures("trusting")
