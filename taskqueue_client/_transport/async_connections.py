@@ -56,9 +56,7 @@ RECEIVED = 256 * 1024
 
 _UNUSABLE = "the server closed the connection, or sent something on it, before the request"
 _LONG_HEAD = f"the headers of the response are longer than {MAX_HEAD // 1024} KiB"
-
 _FINAL = 200  # the least status of a response after which no other one follows
-
 
 POOL_SIZE = 100
 """Connections that one client opens at most; further calls wait for one."""
@@ -384,6 +382,8 @@ class ConnectorTransport:
             finally:
                 self._places.release()
         except (aiohttp.ClientError, HTTPException, OSError) as error:
+            for each in list(to.idle):  # they may be as dead, and each attempt would fail on another one
+                each.close()
             raise connection_failure(error, error, request.url, self._network) from error
         if response.status == WANTS_USER:
             raise proxy_refused(request.url, self._network)

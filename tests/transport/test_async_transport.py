@@ -232,6 +232,29 @@ async def test_a_connection_on_which_something_came_unasked_is_closed(
     assert len(server.accepted) == 2
 
 
+async def test_after_a_connection_that_broke_no_idle_one_is_used(
+    transport: ConnectorTransport, server: Server
+) -> None:
+    """A load balancer that was restarted resets all of them, and each retry would break another one."""
+    requests = [asyncio.create_task(get(transport, server)) for _ in range(3)]
+    peers = [await server.peer() for _ in requests]
+    for peer in peers:
+        await peer.request()
+    for peer in peers:  # the last one is used first
+        await peer.responds(EMPTY)
+        await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
+        requests = [each for each in requests if not each.done()]
+    going = asyncio.create_task(get(transport, server))
+    await peers[-1].request()
+    peers[-1].writer.transport.abort()
+    with pytest.raises(TransportFailed):
+        await going
+    retry = asyncio.create_task(exchanged(transport, server))
+    assert [await peer.reader.read(1) for peer in reversed(peers[:-1])] == [b"", b""]  # they have ended
+    await retry
+    assert len(server.accepted) == 4
+
+
 @pytest.mark.parametrize("unread", [b"", SMALL])
 async def test_a_connection_on_which_something_came_while_the_event_loop_was_blocked_is_not_used(
     transport: ConnectorTransport, server: Server, unread: bytes
