@@ -161,6 +161,19 @@ def test_signals_that_come_when_the_worker_has_ended_leave_the_status_as_it_is(n
 
 
 @pytest.mark.usefixtures("deployment", "files")
+def test_the_error_about_the_files_of_prometheus_client_names_their_variable(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    """An image of a web application may set it, whose own start creates the directory."""
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(folder / "none"))
+    with running("work", "greeting:Greeter", "--config", "worker.yml") as process:
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == ExitStatus.WRONG_USE
+    assert errors.startswith("Error: PROMETHEUS_MULTIPROC_DIR: [Errno 2] No such file or directory: ")
+    assert errors.endswith("; expected a directory to write metrics to\n")
+
+
+@pytest.mark.usefixtures("deployment", "files")
 def test_a_worker_whose_log_nobody_reads_goes_on(queue: Queue, task_factory: Any) -> None:
     for _ in range(30):
         queue.create_task(slugid(), task_factory(taskQueueId="proj/linux", payload={"name": "you"}))

@@ -6,6 +6,7 @@ them. The health is whether the worker takes work, and whether it should be rest
 
 from __future__ import annotations
 
+import os
 import platform
 import socket
 import socketserver
@@ -26,6 +27,7 @@ from prometheus_client.exposition import choose_encoder
 
 from taskqueue_client._transport.network import forget_in_children
 from taskqueue_client._version import __version__
+from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.models import ReasonResolved, TaskClaim
 from taskqueue_client.worker.config import WorkerIdentity, cannot_listen
 from taskqueue_client.worker.outcomes import LOST, RESOLUTIONS, LossReason
@@ -179,9 +181,14 @@ class WorkerMetrics:
     def _added(self, kind: type[M], name: str, meaning: str, *labels: _Labels, **options: Any) -> M:
         """Create a metric with each of its series, so that it is shown before anything is counted."""
         names = [name for each in labels for name in each.names]
-        metric = kind(PREFIX + name, meaning, names, registry=self._registry, **options)
-        for values in product(*(each.values for each in labels)) if labels else ():
-            metric.labels(*chain.from_iterable(values))
+        try:
+            metric = kind(PREFIX + name, meaning, names, registry=self._registry, **options)
+            for values in product(*(each.values for each in labels)) if labels else ():
+                metric.labels(*chain.from_iterable(values))
+        except OSError as error:  # prometheus_client keeps the values in files if it finds this variable
+            variable = "PROMETHEUS_MULTIPROC_DIR"
+            given = os.environ.get(variable)
+            raise InvalidArgument(variable, given, "a directory to write metrics to", str(error)) from error
         return metric
 
 
