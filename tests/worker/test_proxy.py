@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -37,7 +38,7 @@ from taskqueue_client.worker.features.proxy import TaskProxy
 from taskqueue_client.worker.outcomes import InternalError
 from taskqueue_client.worker.run.task_run import TaskRun
 from tests.servers import get_when_descriptors_are_free_again
-from tests.worker.queue_world import TASK_QUEUE_ID, World, until
+from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.worker_world import Working, work, worker_for
 
 MIB = 1024 * 1024
@@ -354,6 +355,32 @@ def test_a_5xx_is_retried_with_a_fresh_signature_and_the_same_body() -> None:
     assert (response.status_code, response.text) == (200, "done")
     assert bodies == [b"{}"] * 3
     assert len({headers["Authorization"] for _, _, headers in upstream.requests}) == 3
+
+
+def test_a_retry_goes_over_a_new_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load balancer that was restarted ends all older connections at their next request."""
+    monkeypatch.setattr(proxy_module, "BACKOFF", 0)
+    together = threading.Barrier(proxy_module.ATTEMPTS)
+    older: set[object] = set()
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        if len(older) == proxy_module.ATTEMPTS and handler.client_address in older:
+            handler.close_connection = True
+            return
+        if len(older) < proxy_module.ATTEMPTS:
+            older.add(handler.client_address)
+            together.wait(WAIT)
+        respond(handler, 200)
+
+    with (
+        Upstream(answer) as upstream,
+        scripted(upstream) as proxy,
+        ThreadPoolExecutor(proxy_module.ATTEMPTS) as threads,
+    ):
+        url = f"{proxy.url}/api/queue/v1/ping"
+        before = [threads.submit(requests.get, url, timeout=WAIT) for _ in range(proxy_module.ATTEMPTS)]
+        assert [each.result().status_code for each in before] == [200] * proxy_module.ATTEMPTS
+        assert requests.get(url, timeout=WAIT).status_code == 200
 
 
 def test_the_last_5xx_is_passed_back() -> None:

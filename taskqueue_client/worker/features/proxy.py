@@ -136,16 +136,7 @@ class TaskProxy:
 
     async def _start(self) -> str:
         listener = socket.create_server(("127.0.0.1", 0))  # first, as it may fail
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            timeout=TIMEOUT,
-            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-            read_bufsize=_BLOCK,
-        )
-        # aiohttp has no option for it, and would repeat PUT and GET by itself, also what must be sent once.
-        self._session._retry_connection = False  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        self._session, self._session_of_retries = _session(), _session(force_close=True)
         self._server = BoundedServer(self._serve)
         await self._server.start(listener, _CLOSING)
         return f"http://127.0.0.1:{listener.getsockname()[1]}{self.path}"
@@ -153,6 +144,7 @@ class TaskProxy:
     async def _stop(self) -> None:
         await self._server.stop()
         await self._session.close()
+        await self._session_of_retries.close()
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         if not self.path and request.host.partition(":")[0] not in _LOOPBACK:
@@ -240,9 +232,10 @@ class TaskProxy:
         return connection_failure(error, error, target, self._network).reason
 
     async def _send(
-        self, request: web.BaseRequest, target: str, body: bytes, *, whole: bool
+        self, request: web.BaseRequest, target: str, body: bytes, *, whole: bool, is_retry: bool = False
     ) -> aiohttp.ClientResponse:
-        """Send a request once, freshly signed, without following redirects."""
+        """Send a request once, freshly signed, without following redirects; a retry over a new connection."""
+        session = self._session_of_retries if is_retry else self._session
         headers = _passed(request.headers)
         if body:
             headers.setdefault("Content-Type", "application/json")  # as taskcluster-proxy does
@@ -255,7 +248,7 @@ class TaskProxy:
         if proxy is not None and target.startswith("http:"):  # `proxy_headers` are those of a CONNECT
             headers.update(proxy.headers)
         async with asyncio.timeout(SENT_WITHIN if whole else None):
-            return await self._session.request(
+            return await session.request(
                 request.method,
                 URL(target, encoded=True),
                 headers=headers,
@@ -371,11 +364,29 @@ def _passed(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
     return passed
 
 
-async def _with_retries(send: Callable[[], Awaitable[aiohttp.ClientResponse]]) -> aiohttp.ClientResponse:
+def _session(*, force_close: bool = False) -> aiohttp.ClientSession:
+    """Return a session; with `force_close`, it uses no connection twice.
+
+    When a load balancer was restarted, each retry would fail on another idle connection.
+    """
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, force_close=force_close),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        timeout=TIMEOUT,
+        skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+        read_bufsize=_BLOCK,
+    )
+    # aiohttp has no option for it, and would repeat PUT and GET by itself, also what must be sent once.
+    session._retry_connection = False  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    return session
+
+
+async def _with_retries(send: Callable[..., Awaitable[aiohttp.ClientResponse]]) -> aiohttp.ClientResponse:
     """Send a request up to `ATTEMPTS` times; return the last response, or raise the last error."""
     for failures in range(ATTEMPTS - 1):
         try:
-            received = await send()
+            received = await send(is_retry=failures > 0)
         except _NO_RESPONSE as error:
             if isinstance(error, aiohttp.ClientHttpProxyError) and error.status == WANTS_USER:
                 raise  # as in the clients: another attempt would send the same user and password
@@ -384,4 +395,4 @@ async def _with_retries(send: Callable[[], Awaitable[aiohttp.ClientResponse]]) -
                 return received
             received.release()
         await asyncio.sleep(BACKOFF * (2**failures + random()))  # noqa: S311 - spreads calls, keeps no secret
-    return await send()
+    return await send(is_retry=True)
