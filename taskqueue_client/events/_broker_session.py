@@ -7,6 +7,7 @@ queue was deleted, nor when messages may have been lost.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
@@ -15,7 +16,9 @@ from typing import Any, Final, Self
 
 import aiormq
 import msgspec
+from aiohappyeyeballs import start_connection  # pyright: ignore[reportUnknownVariableType] # a bare tuple
 from aiormq.abc import AbstractChannel, AbstractConnection, DeliveredMessage
+from aiormq.connection import TransportFactory
 from pamqp.commands import Basic
 from pamqp.exceptions import PAMQPException
 from yarl import URL
@@ -31,6 +34,9 @@ from .settings import Plan, PulseSettings
 CLOSING: Final = 5.0
 """Seconds for the last acknowledgments; the broker returns unacknowledged messages to the queue."""
 
+_NEXT_ADDRESS: Final = 0.25
+"""Seconds after which the broker's next address is tried as well."""
+
 _REFUSALS: Final = (
     aiormq.AuthenticationError,
     aiormq.ProbableAuthenticationError,
@@ -43,6 +49,27 @@ _NOT_ALLOWED: Final = 530
 """AMQP's reply code for a virtual host that does not exist or that the user may not use."""
 _LOSSES: Final = (aiormq.AMQPError, PAMQPException, OSError, RuntimeError)
 """The errors of aiormq for an ended connection; RuntimeError if it was closed before the call."""
+
+
+class _AnyAddress(TransportFactory):
+    """Connects to the address of the broker that responds first (RFC 8305).
+
+    aiormq tries one after the other: one that does not respond, such as that of IPv6 without a route, takes
+    all the time for connecting. asyncio's own option loses a socket if it is canceled, and uvloop has none.
+    """
+
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
+        self._tls = tls
+
+    async def create(self, url: URL, **_: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Return the streams of a new connection."""
+        loop, server = asyncio.get_running_loop(), url.host if self._tls else None
+        try:
+            found = await loop.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
+            connected = await start_connection(found, happy_eyeballs_delay=_NEXT_ADDRESS)
+            return await asyncio.open_connection(sock=connected, ssl=self._tls, server_hostname=server)
+        except OSError as error:
+            raise aiormq.AMQPConnectionError(*error.args) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +114,8 @@ class BrokerSession:
 
         `deliver` is called with each message, in order. A durable queue is expected to exist if it `resumes`.
         """
-        connection = aiormq.Connection(_url(plan.settings), context=plan.settings.ssl_context())
+        tls = plan.settings.ssl_context()
+        connection = aiormq.Connection(_url(plan.settings), context=tls, transport_factory=_AnyAddress(tls))
         with broker_errors(plan.settings):
             try:
                 await connection.connect()  # pyright: ignore[reportUnknownMemberType] # a Callable[..., T]

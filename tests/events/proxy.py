@@ -19,6 +19,7 @@ class Proxy:
     def __init__(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.port = 0
         self.accepted = 0
+        self.connected = asyncio.Event()
         self.forwarded = asyncio.Event()
         self._target = (host, port)
         self._tls = tls
@@ -59,6 +60,7 @@ class Proxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
+        self.connected.set()
         onward_reader, onward_writer = await asyncio.open_connection(*self._target)
         self._writers |= {writer, onward_writer}
         for source, sink in ((reader, onward_writer), (onward_reader, writer)):

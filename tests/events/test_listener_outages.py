@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import aiormq
@@ -52,6 +55,31 @@ def durable(
         wait_max=0.01,
         reconcile=reconcile,
     )
+
+
+async def test_an_address_of_the_broker_that_does_not_respond_is_not_waited_for(
+    through_wire: PulseSettings, wire: Proxy, pool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of IPv6, if there is no route to it."""
+    resolve = socket.getaddrinfo
+
+    def two_addresses(host: str, *others: Any, **options: Any) -> Any:
+        hosts = ["127.0.0.2", "127.0.0.1"] if host == "broker.test" else [host]
+        return [each for address in hosts for each in resolve(address, *others, **options)]
+
+    with ExitStack() as sockets:
+        silent = sockets.enter_context(socket.socket())
+        silent.bind(("127.0.0.2", wire.port))
+        silent.listen(0)
+        for _ in range(4):  # they fill its queue, and it responds to no more
+            waiting = sockets.enter_context(socket.socket())
+            waiting.settimeout(0)
+            waiting.connect_ex(silent.getsockname())
+        monkeypatch.setattr(socket, "getaddrinfo", two_addresses)
+        settings = replace(through_wire, host="broker.test")
+        bindings = [events.task_completed(task_queue_id=pool)]
+        async with asyncio.timeout(25), AsyncListener(settings, bindings) as listener:
+            assert listener.state is State.LISTENING
 
 
 async def test_no_message_of_4000_is_lost_when_connections_break(
@@ -178,6 +206,7 @@ async def test_a_broker_that_accepts_a_connection_and_never_responds_is_given_up
         wait_initial=2,
     )
     entering = asyncio.create_task(listener.__aenter__())
+    await wire.connected.wait()
     await clock.move_a_sleeper(30)
     await states.until(lambda names: State.DISCONNECTED in names)
     assert wire.accepted == 1
