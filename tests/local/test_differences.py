@@ -172,6 +172,10 @@ HELD_BY = {
         "test_object_service.py",
         "test_a_page_can_be_saved_but_not_shown",
     ),
+    "stored data in a browser": (
+        "page/test_page_safety.py",
+        "test_an_artifact_that_is_opened_by_its_url_neither_reads_nor_acts",
+    ),
     "auth service": (
         "http/test_local_authentication.py",
         "test_looking_up_a_client_needs_its_scope",

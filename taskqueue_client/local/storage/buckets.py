@@ -144,6 +144,9 @@ GRACE_SECONDS = 10
 
 _PREFIX = "/storage/"
 _KEPT_HEADERS = ("Content-Type", "Content-Encoding", "Content-Disposition", "Cache-Control")
+_ISOLATED = {"Content-Security-Policy": "sandbox allow-scripts"}
+"""Keeps HTML and SVG from the origin of this server, where they could do all that the web page can."""
+
 _DOT_SEGMENT = re.compile(r"(?:(?<=/)|^)(?=~*\.{1,2}(?:/|$))")
 
 _log = logging.getLogger(__name__)
@@ -298,6 +301,7 @@ def _kept(request: web.BaseRequest) -> dict[str, str]:
 def _download(request: web.BaseRequest, body: Body) -> web.StreamResponse:
     headers = {
         **body.headers,
+        **_ISOLATED,
         "ETag": body.etag,
         "Last-Modified": formatdate(body.modified, usegmt=True),
         "Accept-Ranges": "bytes",

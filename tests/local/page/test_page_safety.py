@@ -154,6 +154,25 @@ def test_another_page_in_the_same_browser_neither_reads_nor_acts(
     assert scenery.queue.status(task_id).status.state == "pending"
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "content_type"), [("a.html", EVIL, "text/html"), ("a.svg", SVG, "image/svg+xml")]
+)
+def test_an_artifact_that_is_opened_by_its_url_neither_reads_nor_acts(
+    local: LocalQueue, scenery: Scenery, open_page: Open, name: str, content: str, content_type: str
+) -> None:
+    scenery.create("hostile")
+    (client,) = scenery.claim()
+    with client:
+        scenery.upload(client, f"public/{name}", content, content_type)
+    precious = scenery.create("precious")
+    other = open_page().context.new_page()
+    other.goto(str(scenery.queue.artifact(*scenery.claimed[0], f"public/{name}").url))
+    before = local.clock.now()
+    assert set(other.evaluate(_ATTACKS, [local.root_url, precious])) <= {"blocked", 0}
+    assert local.clock.now() < before + 9999
+    assert scenery.queue.status(precious).status.state == "pending"
+
+
 def test_without_the_token_the_page_is_locked(local: LocalQueue, browser: Browser) -> None:
     context = browser.new_context()
     page = context.new_page()
