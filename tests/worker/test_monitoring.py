@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 import pytest
@@ -13,6 +13,7 @@ import requests
 
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker import WorkerIdentity
+from taskqueue_client.worker.monitoring import monitor as monitor_module
 from taskqueue_client.worker.monitoring.monitor import (
     LIVE_WITHIN,
     READY_WITHIN,
@@ -22,7 +23,7 @@ from taskqueue_client.worker.monitoring.monitor import (
     live_problems,
     ready_problems,
 )
-from tests.worker.queue_world import until
+from tests.worker.queue_world import WAIT, until
 from tests.worker.running_commands import open_descriptors
 
 WELL = Vitals(
@@ -146,6 +147,23 @@ def test_a_response_does_not_say_what_it_runs_on(monitor: Monitor) -> None:
 
 def test_a_client_that_says_nothing_does_not_keep_others_waiting(monitor: Monitor) -> None:
     with socket.create_connection(("127.0.0.1", monitor.port)):
+        assert get(monitor, "/live").status_code == 200
+
+
+def test_requests_that_never_end_use_few_descriptors_and_exclude_nobody(
+    monitor: Monitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitor_module, "MOST_CONNECTIONS", 5)
+    monkeypatch.setattr(monitor.RequestHandlerClass, "timeout", None)  # as for clients that never pause
+    with ExitStack() as stack:
+        address = "127.0.0.1", monitor.port
+        slow = [stack.enter_context(socket.create_connection(address, WAIT)) for _ in range(20)]
+        for each in slow:
+            with suppress(ConnectionError):
+                each.sendall(b"G")
+        for each in slow[:15]:
+            with suppress(ConnectionError):
+                assert each.recv(1) == b""
         assert get(monitor, "/live").status_code == 200
 
 

@@ -199,6 +199,9 @@ three in a row do not fail by chance. Also seconds for which the worker's event 
 LIVE_WITHIN = 600.0
 """The same, after which the worker should be restarted: the worker, and not the Queue, may be what hangs."""
 
+MOST_CONNECTIONS = 50
+"""Connections to the monitor: each has a thread and a file open, which tasks need, too."""
+
 _TEXT = "text/plain; charset=utf-8"
 
 
@@ -245,7 +248,7 @@ class Monitor(socketserver.ThreadingTCPServer):
 
     def __init__(self, metrics: WorkerMetrics, host: str, port: int) -> None:
         self.metrics = metrics
-        self._connections: set[Any] = set()
+        self._connections: dict[Any, None] = {}  # the oldest first
         self._thread = threading.Thread(target=self.serve_forever, args=(_LOOK,), name="monitor", daemon=True)
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
@@ -265,13 +268,16 @@ class Monitor(socketserver.ThreadingTCPServer):
         self.socket.close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Note a connection, and serve it."""
-        self._connections.add(request)
+        """Note a connection, and serve it. For each one beyond `MOST_CONNECTIONS`, end the oldest one."""
+        self._connections[request] = None
+        for oldest in list(self._connections)[:-MOST_CONNECTIONS]:
+            self._connections.pop(oldest, None)
+            _end(oldest)
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
         """Note the end of a connection."""
-        self._connections.discard(request)
+        self._connections.pop(request, None)
         super().shutdown_request(request)
 
     def server_close(self) -> None:
@@ -280,14 +286,18 @@ class Monitor(socketserver.ThreadingTCPServer):
             self.shutdown()
             self._thread.join()
         for each in list(self._connections):
-            with suppress(OSError):  # ended meanwhile
-                each.shutdown(socket.SHUT_RDWR)
+            _end(each)
         super().server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log the error for debugging only: clients may disconnect at any time."""
         del request
         log.debug("monitor: %s: %s", client_address, sys.exception())
+
+
+def _end(connection: socket.socket) -> None:
+    with suppress(OSError):  # it has ended meanwhile
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 _LOOK = 0.2  # seconds between looks whether the server is to be closed
