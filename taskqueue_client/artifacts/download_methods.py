@@ -80,10 +80,36 @@ def download_artifact(
         CallFailed: The Queue or the object service refused, or did not respond.
         OSError: The file cannot be written.
     """
-    if to is None and max_bytes is None:
+    destination = Destination(None if to is None else checked_path(to))
+    return (
+        yield from download_to(
+            client,
+            task_id,
+            name,
+            destination,
+            run_id=run_id,
+            max_bytes=max_bytes,
+            progress=progress,
+            verified_by=verified_by,
+        )
+    )
+
+
+def download_to(
+    client: TransferClient,
+    task_id: str,
+    name: str,
+    destination: Destination,
+    *,
+    run_id: int | None = None,
+    max_bytes: int | None = None,
+    progress: Progress | None = None,
+    verified_by: PublicKeys | ChainOfTrust | None = None,
+) -> Conversation[DownloadResult]:
+    """Download one artifact to a destination, otherwise as `download_artifact` does."""
+    if destination.path is None and max_bytes is None:
         max_bytes = MOST_IN_MEMORY
     report = yield from reporter(progress)
-    destination = Destination(None if to is None else checked_path(to))
     request = DownloadRequest(task_id, run_id, name, max_bytes)
     if verified_by is not None:
         request = yield from _signed(client, request, verified_by)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from io import BytesIO, FileIO
@@ -92,11 +93,15 @@ class Destination:
     Args:
         path: The path; None for memory. An existing file is replaced, and a symbolic link, not the file that
             it leads to.
+        open_folder: Opens the folder of the path, which is then not looked up again. Default: each step looks
+            it up, and follows symbolic links.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, open_folder: Callable[[Path], int] | None = None) -> None:
         self.path = path
         self._partial = path and path.with_name(f".{slugid()}.part")
+        self._open_folder = open_folder
+        self._folder: int | None = None
         self._file: FileIO | BytesIO | None = None
 
     @property
@@ -131,21 +136,39 @@ class Destination:
             raise InvalidArgument("to", str(self.path), FILE)
         else:
             with self._naming_path():
-                self._file = FileIO(self._partial, "x")
+                if self._open_folder is not None:
+                    self._folder = self._open_folder(self.path.parent)
+                self._file = FileIO(self._partial, "x", opener=self._opened)
+
+    def _opened(self, path: str, flags: int) -> int:
+        return os.open(self._in_folder(path), flags, 0o666, dir_fd=self._folder)
+
+    def _in_folder(self, path: str | Path) -> str | Path:
+        """Return a path as system calls take it together with the folder's descriptor."""
+        return path if self._folder is None else Path(path).name
 
     def commit(self) -> None:
         """Keep the content, as it is complete and verified: rename the temporary file to the path."""
         if self._partial is not None and self.path is not None and self._file is not None:
             self._file.close()
             with self._naming_path():
-                self._partial.replace(self.path)
+                os.replace(
+                    self._in_folder(self._partial),
+                    self._in_folder(self.path),
+                    src_dir_fd=self._folder,
+                    dst_dir_fd=self._folder,
+                )
             self._file = None
 
     def discard(self) -> None:
         """Remove the temporary file, unless it was committed."""
         if self._partial is not None and self._file is not None:
             self._file.close()
-            self._partial.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(self._in_folder(self._partial), dir_fd=self._folder)
+        if self._folder is not None:
+            os.close(self._folder)
+            self._folder = None
 
     @contextmanager
     def _naming_path(self) -> Generator[None]:

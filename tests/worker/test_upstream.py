@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from taskqueue_client._dates import timestamp
 from taskqueue_client._protocol.conversation import Conversation, Work
 from taskqueue_client.artifacts import DownloadResult
-from taskqueue_client.artifacts.download_methods import download_artifact
+from taskqueue_client.artifacts.download_methods import download_to
 from taskqueue_client.clock import SystemClock
 from taskqueue_client.errors import ErrorArtifact, InvalidArgument, ResourceNotFound
 from taskqueue_client.local.faults import Respond
@@ -175,7 +175,7 @@ def test_a_download_goes_to_the_path_of_a_file(build: str, run: Callable[..., st
 
 @pytest.mark.parametrize(
     "to",
-    ["folder", "fifo", "file/x", "file/x/y", "a" * 300, "x/" * 1500 + "y"],
+    ["folder", "fifo", "file/x", "file/x/y", "a" * 300, "x/" * 2500 + "y"],
     ids=["folder", "fifo", "below a file", "far below a file", "long", "deep"],
 )
 def test_a_path_of_the_payload_at_which_no_file_can_be_makes_the_payload_malformed(
@@ -230,6 +230,37 @@ def test_a_download_through_a_symbolic_link_out_of_the_work_directory_is_refused
     work(world, handler)
     assert reasons(world, task_id) == ["completed"]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("checked", ["path_inside", "_place"])
+@pytest.mark.parametrize("to", ["in/a.txt", "in/deep/a.txt"])
+def test_a_link_that_is_put_in_the_place_of_a_checked_directory_is_not_followed(
+    world: World, build: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: str, to: str
+) -> None:
+    """A process of another user may do that to a worker that runs as root."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    check = getattr(upstream, checked)
+
+    def check_and_replace(directory: Path, *args: Any, **options: Any) -> Path:
+        path: Path = check(directory, *args, **options)
+        (directory / "in").rename(directory / "before")
+        (directory / "in").symlink_to(outside)
+        if checked == "_place":
+            (outside / "deep").mkdir()
+        return path
+
+    def handler(task: TaskRun) -> None:
+        (task.work_directory / "in").mkdir()
+        with pytest.raises(InvalidArgument if checked == "path_inside" else NotADirectoryError):
+            task.download_artifact(build, "public/build/a.txt", to=to)
+        assert [each for each in outside.rglob("*") if each.name != "deep"] == []
+        assert checked == "_place" or not (outside / "deep").exists()
+
+    monkeypatch.setattr(upstream, checked, check_and_replace)
+    task_id = world.create(dependencies=[build])
+    work(world, handler)
+    assert reasons(world, task_id) == ["completed"], log_of(world, task_id)
 
 
 def test_the_payload_s_upstream_artifacts_are_downloaded(
@@ -510,11 +541,13 @@ def test_a_wrong_option_is_the_worker_s_mistake_also_with_the_payload_s_list(
 def test_artifacts_of_one_run_are_downloaded_if_their_task_is_rerun_meanwhile(
     world: World, build: str, run: Callable[..., str], path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def rerun(client: Any, task_id: str, name: str, **options: Any) -> Conversation[DownloadResult]:
+    def rerun(
+        client: Any, task_id: str, name: str, *args: Any, **options: Any
+    ) -> Conversation[DownloadResult]:
         yield from Work(partial(world.queue.rerun_task, task_id))
-        return (yield from download_artifact(client, task_id, name, **options))
+        return (yield from download_to(client, task_id, name, *args, **options))
 
-    monkeypatch.setattr(upstream, "download_artifact", rerun)
+    monkeypatch.setattr(upstream, "download_to", rerun)
     paths, seen = ["public/build/a.txt", path], Seen()
     entry = {"taskId": build, "paths": paths, "optional": True}
     run("upstream_artifacts", [entry], concurrency=1, seen=keep(seen))
@@ -559,14 +592,16 @@ def test_no_more_than_asked_for_are_downloaded_at_the_same_time(
     active: set[str] = set()
     most: list[int] = []
 
-    def counted(client: Any, task_id: str, name: str, **options: Any) -> Conversation[DownloadResult]:
+    def counted(
+        client: Any, task_id: str, name: str, *args: Any, **options: Any
+    ) -> Conversation[DownloadResult]:
         active.add(name)
         most.append(len(active))
-        result = yield from download_artifact(client, task_id, name, **options)
+        result = yield from download_to(client, task_id, name, *args, **options)
         active.remove(name)
         return result
 
-    monkeypatch.setattr(upstream, "download_artifact", counted)
+    monkeypatch.setattr(upstream, "download_to", counted)
     seen: Seen = []
     entries = [{"taskId": task_id, "paths": names}]
     run("upstream_artifacts", entries, concurrency=4, seen=keep(seen))
@@ -582,15 +617,15 @@ def test_two_thousand_paths_are_downloaded_in_order_and_a_few_at_a_time(
     active: set[str] = set()
     most: list[int] = []
 
-    def counted(client: Any, task_id: str, name: str, *, to: Path, **_: Any) -> Conversation[DownloadResult]:
+    def counted(client: Any, task_id: str, name: str, to: Any, **_: Any) -> Conversation[DownloadResult]:
         del client, task_id
         active.add(name)
         most.append(len(active))
-        yield from Work(lambda: to.write_bytes(b""))
+        yield from Work(lambda: to.path.write_bytes(b""))
         active.remove(name)
-        return DownloadResult(name, StorageType.S3, "text/plain", 0, {}, to)
+        return DownloadResult(name, StorageType.S3, "text/plain", 0, {}, to.path)
 
-    monkeypatch.setattr(upstream, "download_artifact", counted)
+    monkeypatch.setattr(upstream, "download_to", counted)
     found: list[str] = []
 
     def seen(_: TaskRun, result: list[UpstreamArtifact]) -> None:

@@ -351,15 +351,46 @@ def open_real(path: str, flags: int) -> int:
     Raises:
         OSError: It cannot be opened, or there is such a link.
     """
-    top, *folders, name = Path(path).parts
-    folder = os.open(top, _FOLDER)
     try:
-        for each in folders:
-            outer, folder = folder, os.open(each, _FOLDER, dir_fd=folder)
-            os.close(outer)
-        return os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
+        folder = open_folder(Path(path).parent)
+        try:
+            return os.open(Path(path).name, flags | os.O_NOFOLLOW, dir_fd=folder)
+        finally:
+            os.close(folder)
     except OSError as error:
         error.filename = path
         raise
-    finally:
+
+
+def open_folder(path: Path, *, make: bool = False) -> int:
+    """Open a directory by a path that `path_inside` has returned, following no link, as `open_real` does.
+
+    Args:
+        path: The path.
+        make: Make the directories that are missing.
+
+    Raises:
+        OSError: It cannot be opened or made, or there is a symbolic link on the way.
+    """
+    top, *names = path.parts
+    folder = os.open(top, _FOLDER)
+    try:
+        for each in names:
+            outer, folder = folder, _folder_in(folder, each, make=make)
+            os.close(outer)
+    except OSError as error:
         os.close(folder)
+        error.filename = str(path)
+        raise
+    return folder
+
+
+def _folder_in(folder: int, name: str, *, make: bool) -> int:
+    try:
+        return os.open(name, _FOLDER, dir_fd=folder)
+    except FileNotFoundError:
+        if not make:
+            raise
+    with suppress(FileExistsError):  # another download has made it
+        os.mkdir(name, dir_fd=folder)
+    return os.open(name, _FOLDER, dir_fd=folder)

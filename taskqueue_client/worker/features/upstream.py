@@ -8,6 +8,7 @@ import logging
 import os
 import posixpath
 from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,8 +29,8 @@ from taskqueue_client.artifacts.artifact_errors import (
     StorageRefused,
 )
 from taskqueue_client.artifacts.chain_verification import ChainOfTrust, PublicKeys, verify_chain_of_trust
-from taskqueue_client.artifacts.download_methods import checked_path, download_artifact
-from taskqueue_client.artifacts.downloading import FILE, DownloadResult
+from taskqueue_client.artifacts.download_methods import checked_path, download_to
+from taskqueue_client.artifacts.downloading import FILE, Destination, DownloadResult
 from taskqueue_client.artifacts.transfers import TransferClient
 from taskqueue_client.errors import (
     ErrorArtifact,
@@ -40,7 +41,7 @@ from taskqueue_client.errors import (
 )
 from taskqueue_client.models import StorageType
 from taskqueue_client.models._base import prepare
-from taskqueue_client.worker.commands.work_directory import path_inside
+from taskqueue_client.worker.commands.work_directory import open_folder, path_inside
 from taskqueue_client.worker.monitoring.tracing import Tracing
 from taskqueue_client.worker.outcomes import MalformedPayload, ResourceUnavailable
 
@@ -374,8 +375,9 @@ def downloading_to(
         path = yield from Work(partial(_place, directory, to, allow_outside=allow_outside))
     attributes = {"artifact.filename": name, "taskqueue.artifact.task_id": task_id}
     with tracing.span("download artifact", attributes) as span:
-        result = yield from download_artifact(
-            client, task_id, name, run_id=run_id, to=path, max_bytes=max_bytes, verified_by=verified_by
+        destination = Destination(path, None if allow_outside else open_folder)
+        result = yield from download_to(
+            client, task_id, name, destination, run_id=run_id, max_bytes=max_bytes, verified_by=verified_by
         )
         span.set("file.size", result.size)
     return result
@@ -388,10 +390,11 @@ def _place(directory: Path, to: str | os.PathLike[str], *, allow_outside: bool) 
     """
     path = path_inside(directory, checked_path(to), "to", allow_outside=allow_outside)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        is_file = S_ISREG(path.stat().st_mode)
-    except FileNotFoundError:
-        return path
+        is_file = _is_file(path)
+        if allow_outside:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        else:
+            os.close(open_folder(path.parent, make=True))
     except (OSError, RecursionError) as error:
         if isinstance(error, OSError) and error.errno not in _IMPOSSIBLE:
             raise
@@ -399,6 +402,13 @@ def _place(directory: Path, to: str | os.PathLike[str], *, allow_outside: bool) 
     if not is_file:
         raise InvalidArgument("to", os.fspath(to), FILE)
     return path
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether there is a file or nothing."""
+    with suppress(FileNotFoundError):
+        return S_ISREG(path.stat().st_mode)
+    return True
 
 
 _IMPOSSIBLE = {errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
