@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -420,6 +421,33 @@ def test_a_full_disk_is_no_wrong_setting_as_a_restart_helps_later(tmp_path: Path
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert (result.stdout, result.stderr) == (f"OSError {errno.EFBIG} {tmp_path}\n", "")
+
+
+@pytest.mark.parametrize("replaced", ["run", "run/folder", "run/folder/inner"])
+def test_a_link_that_is_put_in_the_place_of_a_directory_while_it_is_removed_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: str
+) -> None:
+    """A process of another user may do that to a worker that runs as root."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    outside.chmod(0o755)
+    (tmp_path / "run/folder/inner").mkdir(parents=True)
+    (tmp_path / "run/folder/inner/x").touch()
+    remove_empty = os.rmdir
+
+    def remove_or_replace(directory: str | Path, *, dir_fd: int | None = None) -> None:
+        try:
+            remove_empty(directory, dir_fd=dir_fd)
+        except OSError:  # it is not empty
+            if Path(directory).name == Path(replaced).name:
+                os.rename(directory, tmp_path / "before", src_dir_fd=dir_fd)
+                os.symlink(outside, directory, dir_fd=dir_fd)
+            raise
+
+    monkeypatch.setattr(os, "rmdir", remove_or_replace)
+    with pytest.raises(NotADirectoryError):
+        remove_tree(tmp_path / "run")
+    assert stat.S_IMODE(outside.stat().st_mode) == 0o755
 
 
 def test_a_file_in_a_directory_that_cannot_be_listed_is_opened(tmp_path: Path) -> None:

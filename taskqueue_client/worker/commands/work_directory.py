@@ -236,9 +236,7 @@ def remove_tree(path: Path) -> None:
     """
     if _remove_if_empty(path):
         return
-    with suppress(PermissionError):  # another user's, which may be readable all the same
-        path.chmod(0o700)
-    top = os.open(path, _DIRECTORY)
+    top = _opened(path)
     emptying = _Emptying(top)
     try:
         emptying.run()
@@ -262,6 +260,25 @@ def _remove_if_empty(directory: str | Path, *, dir_fd: int | None = None) -> boo
             raise
         return False
     return True
+
+
+def _opened(directory: str | Path, *, dir_fd: int | None = None) -> int:
+    """Open a directory, with all permissions for its owner.
+
+    A symbolic link that a process of another user has put in its place is not followed: a worker that runs as
+    root would change the permissions of any directory of the machine.
+
+    Raises:
+        OSError: It cannot be opened, or there is such a link.
+    """
+    try:
+        opened = os.open(directory, _DIRECTORY, dir_fd=dir_fd)
+    except PermissionError:  # not for root
+        os.chmod(directory, 0o700, dir_fd=dir_fd)
+        opened = os.open(directory, _DIRECTORY, dir_fd=dir_fd)
+    with suppress(PermissionError):  # another user's, which may be readable all the same
+        os.fchmod(opened, 0o700)
+    return opened
 
 
 class _Emptying:
@@ -304,8 +321,8 @@ class _Emptying:
             return
         if _remove_if_empty(entry.name, dir_fd=directory):
             return
-        with suppress(PermissionError):  # as above
-            os.chmod(entry.name, 0o700, dir_fd=directory)
+        with suppress(PermissionError):  # another user's, which is moved all the same
+            os.close(_opened(entry.name, dir_fd=directory))
         name = entry.name if is_at_top else next(self._fresh)
         if not is_at_top:
             os.rename(entry.name, name, src_dir_fd=directory, dst_dir_fd=self._top)
