@@ -28,7 +28,7 @@ from taskqueue_client.worker.worker_runner import JsonFormatter, RunnerLog, Work
 
 from .arguments import connect_with_credentials
 from .failures import ExitStatus, Failure, in_one_line, status_of
-from .output import json_option
+from .output import json_option, printable
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -158,10 +158,20 @@ def _current_directory() -> str:
         ) from error
 
 
+class _LogFormatter(logging.Formatter):
+    """Formats records of which only the first line is not indented, without control characters.
+
+    Errors contain text of tasks, which must not look like another record, or control the terminal.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n  ".join(map(printable, super().format(record).split("\n")))
+
+
 def _set_up_logs(runner: WorkerRunner | None, *, as_json: bool) -> None:
     handler = log_handler() if runner is None else RunnerLog(runner)
     handler.setFormatter(
-        JsonFormatter() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+        JsonFormatter() if as_json else _LogFormatter("%(asctime)s %(levelname)s %(message)s")
     )
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("aiormq").setLevel(logging.CRITICAL)  # it logs tracebacks of lost connections otherwise

@@ -117,6 +117,21 @@ def test_work_runs_a_class_of_the_directory_with_the_settings_of_the_file(
 
 
 @pytest.mark.usefixtures("deployment", "files")
+def test_a_task_neither_forges_lines_of_the_worker_s_log_nor_controls_a_terminal(
+    queue: Queue, task_factory: Any
+) -> None:
+    task_id = slugid()
+    payload = {"command": ["x\n2026-11-28 09:00:00,000 INFO forged \x1b[2J\r\x9bx"]}
+    queue.create_task(task_id, task_factory(taskQueueId="proj/linux", payload=payload))
+    with running("work", "greeting:Runner", "--config", "worker.yml", "--max-tasks", "1") as process:
+        _, errors = process.communicate(timeout=60)
+    lines = errors.split("\n")
+    assert any(each.startswith("  ") for each in lines)
+    assert [each for each in lines if not each.startswith("  ") and " forged " in each] == []
+    assert all(each.isprintable() for each in lines)
+
+
+@pytest.mark.usefixtures("deployment", "files")
 def test_a_worker_whose_parent_ignores_the_end_of_children_has_their_exit_codes(
     queue: Queue, task_factory: Any
 ) -> None:
