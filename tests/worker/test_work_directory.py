@@ -275,6 +275,17 @@ def test_directories_without_permissions_are_removed(tmp_path: Path) -> None:
         assert not top.exists()
 
 
+def test_root_s_worker_leaves_alone_what_other_users_have_put_beside_its_directory(tmp_path: Path) -> None:
+    """A process that goes on filling a directory would keep the worker from starting."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can make files that belong to somebody else")
+    theirs = tmp_path / "taskqueue-worker-theirs"
+    (theirs / "folder").mkdir(parents=True)
+    os.chown(theirs, NOBODY, -1)
+    WorkDirectories(tmp_path).close()
+    assert (theirs / "folder").exists()
+
+
 def test_another_user_s_directory_is_an_error_and_everything_else_is_removed(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can make files that belong to somebody else")

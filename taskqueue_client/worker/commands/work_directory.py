@@ -215,6 +215,8 @@ def _remove_unless_locked(path: Path) -> None:
     except PermissionError:
         return  # that of another user's worker, which may be alive
     try:
+        if os.fstat(lock).st_uid != os.geteuid():
+            return  # root can open it; a process of that user could go on filling it for ever
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         kill_marked(f"{path}/")
         remove_tree(path)
