@@ -219,6 +219,18 @@ def test_values_that_json_cannot_hold_are_refused_before_any_request(
     assert server.received == []
 
 
+class Name(str):
+    """A text as some libraries have it, such as that of a template."""
+
+    __slots__ = ()
+
+
+def test_text_of_a_subclass_is_sent_as_text(client: Any, server: ScriptedServer) -> None:
+    server.otherwise = say({})
+    client.send(Call("createTask", "PUT", "/x", dict[str, Any], body={"name": Name("build")}))
+    assert server.received[0].body == b'{"name":"build"}'
+
+
 def test_the_recorded_errors_of_the_service_are_read(contract: Any) -> None:
     recorded = sorted(contract.glob("recorded/error.*.json"))
     assert recorded
