@@ -30,8 +30,8 @@ _PREFIX = "TASKQUEUE_"
 _OTHER_VARIABLES = ("TASKQUEUE_LOCAL_", "TASKQUEUE_RUN", "TASKQUEUE_REQUIRE_")
 """Variables that are not settings of workers: of the local queue, of commands, of the tests."""
 
-_LIKENESS = 0.75
-"""From this similarity on, a variable is a misspelled setting; that of `PORT` and `METRICS_PORT` is 0.5."""
+_LIKENESS = 0.8
+"""From this similarity on, a variable is a misspelled setting; that of `SERVICE_HOST`, not one, is 0.75."""
 
 _WORKER_TABLE = "worker"
 

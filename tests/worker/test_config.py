@@ -287,11 +287,12 @@ def test_a_variable_with_a_typing_mistake_is_refused_with_the_closest_known_one(
 
 
 def test_a_variable_that_may_have_another_purpose_is_only_named(caplog: pytest.LogCaptureFixture) -> None:
-    environ = {"TASKQUEUE_PORT": "tcp://10.0.0.1:80", "TASKQUEUE_RUN": "x", "TASKQUEUE_LOCAL_AMQP": "x"}
+    of_kubernetes = ["TASKQUEUE_PORT", "TASKQUEUE_SERVICE_HOST", "TASKQUEUE_SERVICE_PORT"]
+    environ = {**dict.fromkeys(of_kubernetes, "x"), "TASKQUEUE_RUN": "x", "TASKQUEUE_LOCAL_AMQP": "x"}
     with caplog.at_level(logging.WARNING):
         load_config(IDENTITY, environ=environ)
     assert [record.getMessage() for record in caplog.records] == [
-        "TASKQUEUE_PORT: ignored, because no setting has this name"
+        f"{each}: ignored, because no setting has this name" for each in of_kubernetes
     ]
 
 
