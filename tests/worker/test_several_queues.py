@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,11 +13,12 @@ import pytest
 import requests
 
 from taskqueue_client import AsyncQueue, Credentials
-from taskqueue_client.clock import MovableClock, SystemClock
+from taskqueue_client.clock import Clock, MovableClock, SystemClock
 from taskqueue_client.definitions import from_now
 from taskqueue_client.errors import InsufficientScopes, InvalidArgument
 from taskqueue_client.local import Client, LocalQueue
-from taskqueue_client.local.faults import Respond
+from taskqueue_client.local.faults import Delay, Respond
+from taskqueue_client.models import TaskClaim
 from taskqueue_client.worker import (
     SourceContext,
     TaskRun,
@@ -261,6 +262,72 @@ def test_a_worker_in_quarantine_gets_responses_though_the_task_queues_have_pendi
                     world.local.clock.advance(seconds=0 if others else 0.1)
                     await asyncio.sleep(0.01)  # not a wait: lets the claim work
             assert [each.status.task_id for each in await claim] == expected
+
+    asyncio.run(claims())
+
+
+def source_of(queue: AsyncQueue, clock: Clock) -> SeveralTaskQueues:
+    return SeveralTaskQueues([FIRST, SECOND], SourceContext(queue, WorkerIdentity(FIRST, **IDENTITY), clock))
+
+
+async def claimed_by(claim: Awaitable[Sequence[TaskClaim]], *clocks: MovableClock) -> list[str]:
+    """Await a claim while the clocks are moved; return the ids of its tasks."""
+    task = asyncio.ensure_future(claim)
+    async with asyncio.timeout(WAIT):
+        while clocks and not task.done():
+            for each in clocks:
+                each.advance(seconds=0.1)
+            await asyncio.sleep(0.01)  # not a wait: lets the claim work
+        return [each.status.task_id for each in await task]
+
+
+def test_a_task_queue_with_many_tasks_does_not_wait_for_empty_ones_before_it_at_each_claim(
+    world: World,
+) -> None:
+    tasks = [world.create(taskQueueId=SECOND) for _ in range(3)]
+
+    async def claims() -> None:
+        async with AsyncQueue(world.local.root_url, world.local.credentials) as queue:
+            clock = MovableClock(held=True)
+            source = source_of(queue, clock)
+            assert await claimed_by(source.claim(1), clock) == tasks[:1]
+            assert await claimed_by(source.claim(1)) == tasks[1:2]
+            preferred = world.create(taskQueueId=FIRST)
+            assert await claimed_by(source.claim(1)) == [preferred]
+            assert await claimed_by(source.claim(1), clock) == tasks[2:]
+
+    asyncio.run(claims())
+
+
+def test_a_preferred_task_queue_whose_tasks_cannot_be_counted_comes_first_after_each_claim(
+    world: World,
+) -> None:
+    tasks = [world.create(taskQueueId=SECOND) for _ in range(2)]
+
+    async def claims() -> None:
+        async with AsyncQueue(world.local.root_url, NO_COUNTS) as queue:
+            source = source_of(queue, SystemClock())
+            assert await claimed_by(source.claim(1), world.local.clock) == []
+            assert await claimed_by(source.claim(1)) == tasks[:1]
+            preferred = world.create(taskQueueId=FIRST)
+            assert await claimed_by(source.claim(1)) == [preferred]
+
+    asyncio.run(claims())
+
+
+def test_a_worker_that_shuts_down_does_not_wait_for_the_count_of_tasks(world: World) -> None:
+    world.create(taskQueueId=SECOND)
+
+    async def claims() -> None:
+        async with AsyncQueue(world.local.root_url, world.local.credentials) as queue:
+            clock = MovableClock(held=True)
+            source = source_of(queue, clock)
+            assert len(await claimed_by(source.claim(1), clock)) == 1
+            world.local.faults.add(Delay(endpoint="queue.pendingTasks", seconds=3600))
+            claim = asyncio.create_task(source.claim(1))
+            await asyncio.sleep(0)  # not a wait: lets the claim begin
+            source.stop()
+            assert await claimed_by(claim) == []
 
     asyncio.run(claims())
 

@@ -358,6 +358,8 @@ class SeveralTaskQueues:
     One claim request is open at a time, so that no more is claimed than there is room for. While it waits for
     work, the pending tasks of the other task queues are counted, and it is aborted for one that has some.
     Requests begin with the preferred task queue, the first one, after each claim, and otherwise take turns.
+    After a claim, empty task queues before the one that it came from are left out: each request to them would
+    wait for seconds before it is aborted.
     """
 
     def __init__(self, task_queue_ids: Sequence[str], context: SourceContext) -> None:
@@ -366,6 +368,8 @@ class SeveralTaskQueues:
         self._queue = context.queue
         self._clock = context.clock
         self._turn = 0
+        self._claimed_from = 0  # the place of the task queue that gave the last claim, if it gave any
+        self._choosing: asyncio.Task[int] | None = None
         self._open: QueueTaskSource | None = None
         self._stopping = False
         self._warned: set[str] = set()
@@ -374,19 +378,31 @@ class SeveralTaskQueues:
 
     async def claim(self, count: int) -> Sequence[TaskClaim]:
         """See `TaskSource.claim`."""
-        task_queue_id: str | None = self._ids[self._turn]
-        self._turn = (self._turn + 1) % len(self._ids)  # also if the call fails
+        self._choosing = asyncio.create_task(self._first_to_ask())
+        try:
+            await asyncio.wait([self._choosing])
+        finally:
+            self._choosing.cancel()
+        if self._choosing.cancelled():
+            return ()
+        turn = self._choosing.result()
+        task_queue_id: str | None = self._ids[turn]
+        self._turn = (turn + 1) % len(self._ids)  # also if the call fails
+        self._claimed_from = 0
         self._withheld.clear()
         claims: Sequence[TaskClaim] = ()
         while task_queue_id is not None and not claims and not self._stopping:
             claims, task_queue_id = await self._claim_from(task_queue_id, count)
         if claims:
             self._turn = 0
+            self._claimed_from = self._ids.index(self._context.identity.task_queue_id)
         return claims
 
     def stop(self) -> None:
         """See `TaskSource.stop`."""
         self._stopping = True
+        if self._choosing is not None:
+            self._choosing.cancel()
         if self._open is not None:
             self._open.stop()
 
@@ -394,6 +410,12 @@ class SeveralTaskQueues:
         """See `TaskSource.close`."""
         if self._open is not None:
             await self._open.close()
+
+    async def _first_to_ask(self) -> int:
+        for place in range(self._turn, self._claimed_from):
+            if await self._pending(self._ids[place]) != 0:
+                return place
+        return max(self._turn, self._claimed_from)
 
     async def _claim_from(self, task_queue_id: str, count: int) -> tuple[Sequence[TaskClaim], str | None]:
         """Make one request; return its claims, and the task queue that it was aborted for."""
@@ -430,24 +452,24 @@ class SeveralTaskQueues:
         await self._clock.sleep_async(PROMPT)
         while True:
             for each in others:
-                if await self._has_pending(each):
-                    has_own = await self._has_pending(task_queue_id)
+                if await self._pending(each):
+                    has_own = await self._pending(task_queue_id)
                     await self._clock.sleep_async(PROMPT)
-                    if has_own and await self._has_pending(task_queue_id):
+                    if has_own and await self._pending(task_queue_id):
                         self._withheld.add(task_queue_id)
                     return each
             await self._clock.sleep_async(COUNT_INTERVAL)
 
-    async def _has_pending(self, task_queue_id: str) -> bool:
-        """Return whether a task queue has pending tasks; False if that is not known."""
+    async def _pending(self, task_queue_id: str) -> int | None:
+        """Return the number of pending tasks of a task queue; None if it is not known."""
         try:
-            return (await self._queue.pending_tasks(task_queue_id)).pending_tasks > 0
+            return (await self._queue.pending_tasks(task_queue_id)).pending_tasks
         except errors.CallFailed as error:
             if isinstance(error, errors.InsufficientScopes) and not is_foreign(error):  # not a proxy's 403
                 self._warn(task_queue_id, error)
             else:
                 log.info("cannot count the pending tasks of %s, retrying: %s", task_queue_id, error)
-        return False
+        return None
 
     def _warn(self, task_queue_id: str, error: errors.InsufficientScopes) -> None:
         """Say it once: the scopes do not change from one look to the next."""
