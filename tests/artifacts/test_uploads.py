@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 import io
 import os
 import tempfile
+import threading
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -360,6 +363,23 @@ async def test_all_progress_is_reported_before_an_asynchronous_upload_returns(
             run.task_id, run.run_id, "x", BYTES[:size], expires=run.expires, storage=storage, progress=seen
         )
         assert seen[-1] == (size, size)
+
+
+async def test_an_asynchronous_upload_needs_no_thread_of_the_loop_s_own_executor(
+    local: LocalQueue, run: Run
+) -> None:
+    loop, done = asyncio.get_running_loop(), threading.Event()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    occupied = loop.run_in_executor(None, done.wait)
+    try:
+        async with (
+            asyncio.timeout(30),
+            AsyncQueue(local.root_url, local.credentials, clock=local.clock) as queue,
+        ):
+            await queue.upload_artifact(run.task_id, run.run_id, "x", BYTES, expires=run.expires)
+    finally:
+        done.set()
+        await occupied
 
 
 async def test_an_asynchronous_upload_goes_on_after_an_error_of_progress_which_asyncio_logs(

@@ -7,6 +7,7 @@ import gzip
 import socketserver
 import threading
 import time
+import zlib
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -254,8 +255,11 @@ def test_a_small_response_is_not_unpacked_to_a_huge_one(make: Make, server: Scri
     assert len(server.received) == 1
 
 
-def test_a_compressed_response_is_read(make: Make, server: ScriptedServer) -> None:
-    server.otherwise = Say(200, gzip.compress(b'{"a": 1}'), {"Content-Encoding": "gzip"})
+@pytest.mark.parametrize(("coding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+def test_a_compressed_response_is_read(
+    make: Make, server: ScriptedServer, coding: str, compress: Callable[[bytes], bytes]
+) -> None:
+    server.otherwise = Say(200, compress(b'{"a": 1}'), {"Content-Encoding": coding})
     assert make(server.root_url).send(PING) == {"a": 1}
     assert "gzip" in server.received[0].headers["Accept-Encoding"]
 
