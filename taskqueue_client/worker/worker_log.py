@@ -13,7 +13,21 @@ import time
 from contextlib import suppress
 from typing import Any
 
+
+class _WorkerLogger(logging.Logger):
+    """A logger that stays enabled; its level still counts.
+
+    `logging.config` disables the loggers that a new configuration omits. A handler that configures logging
+    would silence the worker, such as about a shutdown or a lost claim.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name != "disabled":
+            super().__setattr__(name, value)
+
+
 log = logging.getLogger("taskqueue_client.worker")
+log.__class__ = _WorkerLogger  # also if the program has asked for this logger before
 
 PATIENCE = 1.0
 """Seconds to wait for the reader of standard error, which may be busy."""

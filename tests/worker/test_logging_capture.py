@@ -11,9 +11,9 @@ import threading
 import pytest
 
 from taskqueue_client.worker.run.task_run import TaskRun
-from tests.worker.queue_world import WAIT, World
+from tests.worker.queue_world import WAIT, World, until
 from tests.worker.run_outcomes import reasons
-from tests.worker.worker_world import log_of, work
+from tests.worker.worker_world import Working, log_of, work, worker_for
 
 library = logging.getLogger("some.library")
 
@@ -150,18 +150,26 @@ def test_a_handler_that_configures_logging_anew_does_not_disable_the_log_of_the_
     for logger in logging.getLogger().manager.loggerDict.values():
         if isinstance(logger, logging.Logger):
             monkeypatch.setattr(logger, "disabled", logger.disabled)
-    tasks = [world.create() for _ in range(2)]
+    task_id = world.create()
+    configured, told = threading.Event(), threading.Event()
 
     def handler(_: TaskRun) -> None:
         logging.config.dictConfig({"version": 1})  # which disables existing loggers by default
+        configured.set()
+        assert told.wait(WAIT)
 
     async def awaited(task: TaskRun) -> None:
         handler(task)
 
-    work(world, None if is_async else handler, awaited=awaited if is_async else None, max_tasks=2)
+    worker = worker_for(world, None if is_async else handler, awaited=awaited if is_async else None)
+    with Working(world, worker) as working:
+        assert configured.wait(WAIT)
+        worker.shutdown()
+        until(lambda: "shutting down: no more claims; 1 run" in caplog.text)
+        told.set()
+        until(working.has_ended)
     lines = [each.message for each in caplog.records if each.name == "taskqueue_client.worker"]
-    ended = [each.split()[1] for each in lines if " ended: " in each]
-    assert ended == [f"{task_id}/0" for task_id in tasks]
+    assert any(line.startswith(f"run {task_id}/0 ended: completed") for line in lines)
     assert lines[-1] == "the worker has ended"
 
 

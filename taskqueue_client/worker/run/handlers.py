@@ -58,7 +58,6 @@ class Handlers:
         self._capture = LoggingCapture() if capture_logging else None
         self._run_task = run_task
         self._queue = queue
-        self._is_log_off = log.disabled
         self._threads = DaemonThreads()
         self._thread: EventThread | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -93,11 +92,7 @@ class Handlers:
         if self._capture is not None:
             self._capture.open()  # again: a handler that replaces the configuration of logging removes it
             context.run(_current_log.set, (self._capture, resources.log.logger))
-        call = self._started(f"run {resources.run}", resources, context)
-        call.ended.add_done_callback(self._restore_log)
-        return call
-
-    def _started(self, name: str, resources: RunResources, context: Context) -> HandlerCall:
+        name = f"run {resources.run}"
         if self._thread is None:
             handler = partial(_call, self._run_task, resources)
             try:
@@ -108,10 +103,6 @@ class Handlers:
         return CoroutineCall(
             name, partial(_raised_by_coroutine, function, resources), self._thread, self._calls, context
         )
-
-    def _restore_log(self, _: object) -> None:
-        """Let the worker log again: `logging.config` disables the loggers that a new configuration omits."""
-        log.disabled = self._is_log_off
 
     def _stop(self, thread: EventThread) -> None:
         turned = thread.turned()
