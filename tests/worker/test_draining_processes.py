@@ -86,7 +86,9 @@ def test_a_run_whose_command_gets_the_signal_of_a_service_manager_too_is_reporte
     task_id = world.create({"pid": str(pid), "script": script}, retries=0)
     with start_worker(world, tmp_path, 0, "Commanding", grace) as worker:
         until(lambda: pid.exists() and pid.read_text().endswith("\n"))
+        worker.send_signal(signal.SIGSTOP)  # or it might end the command before the signal comes
         worker.send_signal(signal.SIGTERM)
         os.kill(int(pid.read_text()), signal.SIGTERM)
+        worker.send_signal(signal.SIGCONT)
         assert worker.wait(WAIT) == 0
     assert world.status(task_id).runs[0].reason_resolved == "worker-shutdown"
