@@ -25,7 +25,14 @@ from taskqueue_client.local.faults import Delay
 from taskqueue_client.worker import session, shutdown
 from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.loop import WorkerSettings
-from taskqueue_client.worker.outcomes import InternalError, MalformedPayload, Outcome, WorkerShutdown
+from taskqueue_client.worker.outcomes import (
+    IntermittentTask,
+    InternalError,
+    MalformedPayload,
+    Outcome,
+    TaskFailed,
+    WorkerShutdown,
+)
 from taskqueue_client.worker.run import handlers, lifecycle
 from taskqueue_client.worker.run.lifecycle import TaskEnd
 from taskqueue_client.worker.run.task_run import TaskRun
@@ -232,6 +239,30 @@ class TestStages:
             worker.shutdown()
             hand_back(world, working)
         assert reasons(world, task_id) == reason
+
+    def test_a_signal_to_a_command_of_an_earlier_attempt_does_not_hand_back_a_run_that_fails(
+        self, world: World
+    ) -> None:
+        task_id = world.create()
+        attempted, retried, told = threading.Event(), threading.Event(), threading.Event()
+
+        def handler(task: TaskRun) -> None:
+            if not attempted.is_set():
+                attempted.set()
+                task.run_command(["sh", "-c", "kill -TERM $$"], check=False)
+                raise IntermittentTask("no output")
+            retried.set()
+            assert told.wait(WAIT)
+            raise TaskFailed("no output")
+
+        worker = worker_for(world, handler, intermittent_attempts=2)
+        worker.clock = world.local.clock
+        with Working(world, worker) as working:
+            assert retried.wait(WAIT)
+            worker.shutdown()
+            told.set()
+            hand_back(world, working)
+        assert reasons(world, task_id) == ["failed"]
 
     def test_a_handler_that_never_ends_does_not_delay_the_end_of_the_worker(
         self, world: World, monkeypatch: pytest.MonkeyPatch

@@ -442,6 +442,7 @@ class RunResources:
             path, self._work_directory = self._work_directory, None
             self.attempt += 1
         self.end_commands()
+        self.signaled.clear()
         self._close_proxies()
         self._remove(artifacts.clear())
         self._remove(path)
