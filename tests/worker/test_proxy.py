@@ -383,6 +383,20 @@ def test_a_retry_goes_over_a_new_connection(monkeypatch: pytest.MonkeyPatch) -> 
         assert requests.get(url, timeout=WAIT).status_code == 200
 
 
+def test_a_retry_after_a_5xx_needs_no_new_connection() -> None:
+    """An overloaded deployment would have to open several for each call."""
+    connections: list[object] = []
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        connections.append(handler.client_address)
+        respond(handler, 503 if len(connections) < proxy_module.ATTEMPTS else 200)
+
+    with Upstream(answer) as upstream, scripted(upstream) as proxy:
+        assert requests.get(f"{proxy.url}/api/queue/v1/ping", timeout=60).status_code == 200
+    assert len(connections) == proxy_module.ATTEMPTS
+    assert len(set(connections)) == 1
+
+
 def test_the_last_5xx_is_passed_back() -> None:
     with Upstream(lambda handler: respond(handler, 503, b"busy")) as upstream, scripted(upstream) as proxy:
         response = requests.get(f"{proxy.url}/api/queue/v1/ping", timeout=60)

@@ -232,10 +232,10 @@ class TaskProxy:
         return connection_failure(error, error, target, self._network).reason
 
     async def _send(
-        self, request: web.BaseRequest, target: str, body: bytes, *, whole: bool, is_retry: bool = False
+        self, request: web.BaseRequest, target: str, body: bytes, *, whole: bool, anew: bool = False
     ) -> aiohttp.ClientResponse:
-        """Send a request once, freshly signed, without following redirects; a retry over a new connection."""
-        session = self._session_of_retries if is_retry else self._session
+        """Send a request once, freshly signed, without following redirects; `anew` over a new connection."""
+        session = self._session_of_retries if anew else self._session
         headers = _passed(request.headers)
         if body:
             headers.setdefault("Content-Type", "application/json")  # as taskcluster-proxy does
@@ -386,13 +386,14 @@ async def _with_retries(send: Callable[..., Awaitable[aiohttp.ClientResponse]]) 
     """Send a request up to `ATTEMPTS` times; return the last response, or raise the last error."""
     for failures in range(ATTEMPTS - 1):
         try:
-            received = await send(is_retry=failures > 0)
+            received = await send()
         except _NO_RESPONSE as error:
             if isinstance(error, aiohttp.ClientHttpProxyError) and error.status == WANTS_USER:
                 raise  # as in the clients: another attempt would send the same user and password
+            send = partial(send, anew=True)
         else:
             if received.status < HTTPStatus.INTERNAL_SERVER_ERROR:
                 return received
             received.release()
         await asyncio.sleep(BACKOFF * (2**failures + random()))  # noqa: S311 - spreads calls, keeps no secret
-    return await send(is_retry=True)
+    return await send()
