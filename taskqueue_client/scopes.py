@@ -68,8 +68,8 @@ def render(expression: ScopeExpression, params: Mapping[str, Any]) -> ScopeExpre
     if isinstance(expression, str):
         return _filled_in(expression, params)
     if "if" in expression:
-        rendered = _in_list(expression, params)
-        return rendered[0] if rendered else {"AllOf": []}
+        chosen = _chosen(expression, params)
+        return {"AllOf": []} if chosen is None else render(chosen, params)
     if "for" in expression:
         return {"AllOf": [*_each(expression, params)]}
     (kind, parts) = next(iter(expression.items()))
@@ -95,9 +95,13 @@ def _in_list(part: ScopeExpression, params: Mapping[str, Any]) -> list[ScopeExpr
     if isinstance(part, Mapping) and "for" in part:
         return [*_each(part, params)]
     if isinstance(part, Mapping) and "if" in part:
-        chosen = part["then"] if params[part["if"]] else part.get("else")
+        chosen = _chosen(part, params)
         return [] if chosen is None else _in_list(chosen, params)
     return [render(part, params)]
+
+
+def _chosen(choice: Mapping[str, Any], params: Mapping[str, Any]) -> ScopeExpression | None:
+    return choice["then"] if params[choice["if"]] else choice.get("else")
 
 
 def _each(loop: Mapping[str, Any], params: Mapping[str, Any]) -> Iterator[str]:

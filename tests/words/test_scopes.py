@@ -45,12 +45,18 @@ def test_missing_scopes_are_named(held: list[str], missing: Any) -> None:
     assert unsatisfied(render(CREATE, PARAMS), held) == missing
 
 
-def test_an_alternative_whose_condition_is_false_is_none() -> None:
+def test_an_alternative_whose_condition_is_false_is_left_out() -> None:
     optional: Any = {"if": "old", "then": {"if": "older", "then": "old:<queue>"}}
     for old in ({"old": False}, {"old": True, "older": False}):
         rendered = render({"AnyOf": ["new:<queue>", optional]}, {**PARAMS, **old})
         assert unsatisfied(rendered, ["other"]) == "new:p/w"
         assert is_satisfied(render(optional, {**PARAMS, **old}), [])
+
+
+def test_a_condition_for_several_scopes_requires_all_of_them() -> None:
+    several: Any = {"if": "own", "then": {"for": "each", "in": "names", "each": "own:<each>"}}
+    rendered = render(several, {"own": True, "names": ["a", "b"]})
+    assert unsatisfied(rendered, ["own:a"]) == "own:b"
 
 
 def test_a_parameter_without_a_value_is_an_error() -> None:
