@@ -152,9 +152,8 @@ def responding_early(response: bytes, tls: ssl.SSLContext | None = None) -> Gene
 
         def respond() -> None:
             connection, _ = listener.accept()
-            connection.setsockopt(
-                socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
-            )  # or the end discards the response
+            # Without it, the response may wait, and the end of the connection discards it.
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None:
                 connection = tls.wrap_socket(connection, server_side=True)
             with connection:
