@@ -368,18 +368,16 @@ async def test_all_progress_is_reported_before_an_asynchronous_upload_returns(
 async def test_an_asynchronous_upload_needs_no_thread_of_the_loop_s_own_executor(
     local: LocalQueue, run: Run
 ) -> None:
-    loop, done = asyncio.get_running_loop(), threading.Event()
+    loop, free = asyncio.get_running_loop(), threading.Event()
     loop.set_default_executor(ThreadPoolExecutor(1))
-    occupied = loop.run_in_executor(None, done.wait)
-    try:
-        async with (
-            asyncio.timeout(30),
-            AsyncQueue(local.root_url, local.credentials, clock=local.clock) as queue,
-        ):
-            await queue.upload_artifact(run.task_id, run.run_id, "x", BYTES, expires=run.expires)
-    finally:
-        done.set()
-        await occupied
+    occupied = loop.run_in_executor(None, free.wait)
+    in_the_end = loop.call_later(20, free.set)
+    async with AsyncQueue(local.root_url, local.credentials, clock=local.clock) as queue:
+        await queue.upload_artifact(run.task_id, run.run_id, "x", BYTES, expires=run.expires)
+    assert not free.is_set()
+    in_the_end.cancel()
+    free.set()
+    await occupied
 
 
 async def test_an_asynchronous_upload_goes_on_after_an_error_of_progress_which_asyncio_logs(
