@@ -14,8 +14,8 @@ from contextlib import suppress
 from typing import Any
 
 
-class _WorkerLogger(logging.Logger):
-    """A logger that stays enabled; its level still counts.
+class _StaysEnabled:
+    """What makes a logger stay enabled; its level still counts.
 
     `logging.config` disables the loggers that a new configuration omits. A handler that configures logging
     would silence the worker, such as about a shutdown or a lost claim.
@@ -27,7 +27,8 @@ class _WorkerLogger(logging.Logger):
 
 
 log = logging.getLogger("taskqueue_client.worker")
-log.__class__ = _WorkerLogger  # also if the program has asked for this logger before
+# Also if the program has asked for this logger before; its class, by `logging.setLoggerClass`, stays a base.
+log.__class__ = type("WorkerLogger", (_StaysEnabled, type(log)), {})
 
 PATIENCE = 1.0
 """Seconds to wait for the reader of standard error, which may be busy."""

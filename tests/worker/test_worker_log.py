@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
@@ -129,3 +130,24 @@ def test_a_standard_error_that_is_no_file_gets_lines(monkeypatch: pytest.MonkeyP
     logger.addHandler(log_handler())
     logger.warning("one")
     assert written.getvalue() == "one\n"
+
+
+def test_the_logger_of_the_worker_has_the_class_that_the_program_has_chosen() -> None:
+    program = """
+import logging
+
+class Named(logging.Logger):
+    __slots__ = ("own",)
+
+    def makeRecord(self, *args, **options):
+        record = super().makeRecord(*args, **options)
+        record.program = "builder"
+        return record
+
+logging.setLoggerClass(Named)
+logging.basicConfig(format="%(program)s: %(message)s")
+import taskqueue_client.worker
+logging.getLogger("taskqueue_client.worker").warning("claim expired")
+"""
+    run = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, check=False)
+    assert run.stderr == "builder: claim expired\n"
