@@ -315,6 +315,24 @@ def test_a_preferred_task_queue_whose_tasks_cannot_be_counted_comes_first_after_
     asyncio.run(claims())
 
 
+def test_a_queue_that_does_not_respond_to_counts_hardly_delays_a_claim(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.create(taskQueueId=SECOND)
+    monkeypatch.setattr(claiming, "COUNT_TIMEOUT", 1.0)
+
+    async def claims() -> None:
+        async with AsyncQueue(world.local.root_url, world.local.credentials) as queue:
+            clock = MovableClock(held=True)
+            source = source_of(queue, clock)
+            assert len(await claimed_by(source.claim(1), clock)) == 1
+            preferred = world.create(taskQueueId=FIRST)
+            world.local.faults.add(Delay(endpoint="queue.pendingTasks", seconds=3600, times=100))
+            assert await claimed_by(source.claim(1), clock) == [preferred]
+
+    asyncio.run(claims())
+
+
 def test_a_worker_that_shuts_down_does_not_wait_for_the_count_of_tasks(world: World) -> None:
     world.create(taskQueueId=SECOND)
 

@@ -351,6 +351,9 @@ class QueueTaskSource:
 COUNT_INTERVAL = 5.0
 """Seconds between looks at the other task queues while a claim request waits for work."""
 
+COUNT_TIMEOUT = 5.0
+"""Seconds to wait for a count of pending tasks. A claim waits for it, which works also without a count."""
+
 
 class SeveralTaskQueues:
     """Claims from several task queues; see `TaskSource`.
@@ -365,7 +368,7 @@ class SeveralTaskQueues:
     def __init__(self, task_queue_ids: Sequence[str], context: SourceContext) -> None:
         self._ids = task_queue_ids
         self._context = context
-        self._queue = context.queue
+        self._queue = context.queue.with_options(attempts=1, timeout=COUNT_TIMEOUT)
         self._clock = context.clock
         self._turn = 0
         self._claimed_from = 0  # the place of the task queue that gave the last claim, if it gave any
