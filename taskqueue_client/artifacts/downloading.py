@@ -162,13 +162,15 @@ class Destination:
 
     def discard(self) -> None:
         """Remove the temporary file, unless it was committed."""
-        if self._partial is not None and self._file is not None:
-            self._file.close()
-            with suppress(FileNotFoundError):
-                os.unlink(self._in_folder(self._partial), dir_fd=self._folder)
-        if self._folder is not None:
-            os.close(self._folder)
-            self._folder = None
+        try:
+            if self._partial is not None and self._file is not None:
+                self._file.close()
+                with suppress(FileNotFoundError), self._naming_path():
+                    os.unlink(self._in_folder(self._partial), dir_fd=self._folder)
+        finally:
+            if self._folder is not None:
+                os.close(self._folder)
+                self._folder = None
 
     @contextmanager
     def _naming_path(self) -> Generator[None]:

@@ -21,10 +21,12 @@ from taskqueue_client._dates import timestamp
 from taskqueue_client._protocol.conversation import Conversation, Work
 from taskqueue_client.artifacts import DownloadResult
 from taskqueue_client.artifacts.download_methods import download_to
+from taskqueue_client.artifacts.downloading import Destination
 from taskqueue_client.clock import SystemClock
 from taskqueue_client.errors import ErrorArtifact, InvalidArgument, ResourceNotFound
 from taskqueue_client.local.faults import Respond
 from taskqueue_client.models import StorageType
+from taskqueue_client.worker.commands.work_directory import open_folder
 from taskqueue_client.worker.features import upstream
 from taskqueue_client.worker.features.upstream import UpstreamArtifact
 from taskqueue_client.worker.run.task_run import TaskRun
@@ -637,6 +639,18 @@ def test_two_thousand_paths_are_downloaded_in_order_and_a_few_at_a_time(
     assert reasons(world, task_id) == ["completed"]
     assert found == names
     assert max(most) <= upstream.CONCURRENCY
+
+
+def test_a_part_of_a_file_that_cannot_be_removed_leaves_no_directory_open(tmp_path: Path) -> None:
+    before = {*Path("/proc/self/fd").iterdir()}
+    destination = Destination(tmp_path / "a.txt", open_folder)
+    destination.restart()
+    (part,) = tmp_path.iterdir()
+    part.unlink()
+    part.mkdir()  # a task may do so to the directory of its run, or take permissions away
+    with pytest.raises(IsADirectoryError, match=r"a\.txt"):
+        destination.discard()
+    assert {*Path("/proc/self/fd").iterdir()} == before
 
 
 LARGE = 1024 * 1024
