@@ -177,8 +177,8 @@ def test_a_download_goes_to_the_path_of_a_file(build: str, run: Callable[..., st
 
 @pytest.mark.parametrize(
     "to",
-    ["folder", "fifo", "file/x", "file/x/y", "a" * 300, "x/" * 2500 + "y"],
-    ids=["folder", "fifo", "below a file", "far below a file", "long", "deep"],
+    ["folder", "fifo", "file/x", "file/x/y", "a" * 300, "new/" + "a" * 300, "x/" * 2500 + "y"],
+    ids=["folder", "fifo", "below a file", "far below a file", "long", "long in a new folder", "deep"],
 )
 def test_a_path_of_the_payload_at_which_no_file_can_be_makes_the_payload_malformed(
     world: World, build: str, to: str

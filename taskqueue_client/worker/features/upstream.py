@@ -390,11 +390,12 @@ def _place(directory: Path, to: str | os.PathLike[str], *, allow_outside: bool) 
     """
     path = path_inside(directory, checked_path(to), "to", allow_outside=allow_outside)
     try:
-        is_file = _is_file(path)
+        _is_file(path)  # fails for a path that is too long, for which thousands of directories would be made
         if allow_outside:
             path.parent.mkdir(parents=True, exist_ok=True)
         else:
             os.close(open_folder(path.parent, make=True))
+        is_file = _is_file(path)  # fails for a name that is too long only now that its directory exists
     except (OSError, RecursionError) as error:
         if isinstance(error, OSError) and error.errno not in _IMPOSSIBLE:
             raise
@@ -405,7 +406,11 @@ def _place(directory: Path, to: str | os.PathLike[str], *, allow_outside: bool) 
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether there is a file or nothing."""
+    """Return whether there is a file or nothing.
+
+    Raises:
+        OSError: There can be neither.
+    """
     with suppress(FileNotFoundError):
         return S_ISREG(path.stat().st_mode)
     return True
