@@ -27,6 +27,7 @@ class _StaysEnabled:
 
 
 log = logging.getLogger("taskqueue_client.worker")
+log.disabled = False  # also if the program has configured logging since it asked for this logger
 # Also if the program has asked for this logger before; its class, by `logging.setLoggerClass`, stays a base.
 log.__class__ = type("WorkerLogger", (_StaysEnabled, type(log)), {})
 

@@ -149,5 +149,20 @@ logging.basicConfig(format="%(program)s: %(message)s")
 import taskqueue_client.worker
 logging.getLogger("taskqueue_client.worker").warning("claim expired")
 """
+    assert errors_of(program) == "builder: claim expired\n"
+
+
+def test_the_worker_logs_though_the_program_has_disabled_existing_loggers_before_its_import() -> None:
+    program = """
+import logging, logging.config
+log = logging.getLogger("taskqueue_client.worker")
+logging.config.dictConfig({"version": 1})
+import taskqueue_client.worker
+log.warning("claim expired")
+"""
+    assert errors_of(program) == "claim expired\n"
+
+
+def errors_of(program: str) -> str:
     run = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, check=False)
-    assert run.stderr == "builder: claim expired\n"
+    return run.stderr
