@@ -167,9 +167,13 @@ from pathlib import Path
 from taskqueue_client.worker.commands.work_directory import WorkDirectories
 directories = WorkDirectories(Path(sys.argv[1]))
 directories.make("run")
-if "forks" in sys.argv and os.fork() == 0:
-    sys.stdin.read()
-    os._exit(0)
+if "forks" in sys.argv:
+    begun, begins = os.pipe()
+    if os.fork() == 0:
+        os.write(begins, b"x")
+        sys.stdin.read()
+        os._exit(0)
+    os.read(begun, 1)  # the child has run what follows a fork
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
