@@ -144,8 +144,9 @@ GRACE_SECONDS = 10
 
 _PREFIX = "/storage/"
 _KEPT_HEADERS = ("Content-Type", "Content-Encoding", "Content-Disposition", "Cache-Control")
-_ISOLATED = {"Content-Security-Policy": "sandbox allow-scripts"}
+_ISOLATED = {"Content-Security-Policy": "sandbox allow-scripts allow-popups allow-downloads"}
 """Keeps HTML and SVG from the origin of this server, where they could do all that the web page can."""
+_SHOWN_ALONE = "application/pdf"  # Chromium shows no PDF in a sandbox, and runs none in the origin
 
 _DOT_SEGMENT = re.compile(r"(?:(?<=/)|^)(?=~*\.{1,2}(?:/|$))")
 
@@ -301,7 +302,7 @@ def _kept(request: web.BaseRequest) -> dict[str, str]:
 def _download(request: web.BaseRequest, body: Body) -> web.StreamResponse:
     headers = {
         **body.headers,
-        **_ISOLATED,
+        **({} if body.headers.get("Content-Type") == _SHOWN_ALONE else _ISOLATED),
         "ETag": body.etag,
         "Last-Modified": formatdate(body.modified, usegmt=True),
         "Accept-Ranges": "bytes",

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import requests
 
 from taskqueue_client.local import LocalQueue
 
@@ -171,6 +172,17 @@ def test_an_artifact_that_is_opened_by_its_url_neither_reads_nor_acts(
     assert set(other.evaluate(_ATTACKS, [local.root_url, precious])) <= {"blocked", 0}
     assert local.clock.now() < before + 9999
     assert scenery.queue.status(precious).status.state == "pending"
+    with other.expect_popup():
+        other.evaluate("window.open('about:blank')")
+
+
+def test_a_pdf_is_not_isolated_as_browsers_would_not_show_it(scenery: Scenery) -> None:
+    scenery.create("report")
+    (client,) = scenery.claim()
+    with client:
+        scenery.upload(client, "public/a.pdf", "%PDF-1.7", "application/pdf")
+    stored = requests.get(str(scenery.queue.artifact(*scenery.claimed[0], "public/a.pdf").url), timeout=30)
+    assert "Content-Security-Policy" not in stored.headers
 
 
 def test_without_the_token_the_page_is_locked(local: LocalQueue, browser: Browser) -> None:
