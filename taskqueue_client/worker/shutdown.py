@@ -400,7 +400,7 @@ class Shutdown:
         self._follow(ShutdownPlan.of(self._config, within, left))
 
     async def is_asked(self) -> bool:
-        """Return whether the worker is told to shut down now, or was before."""
+        """Return whether the worker was told to shut down, or is told within `SIGNALED_WITHIN` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(SIGNALED_WITHIN):
                 await self._asked.wait()

@@ -49,7 +49,7 @@ HURRIED_GRACE = 5.0
 reported."""
 
 _NOT_RETRIED = frozenset({ReasonResolved.FAILED, ReasonResolved.INTERNAL_ERROR})
-"""How a run may end whose command was ended by a signal from outside."""
+"""How runs end whose handlers do not expect that a signal ends a command: the Queue does not retry them."""
 
 UPLOAD_WINDOW = 24 * 60.0
 """Seconds: the Queue takes artifacts of an exception for 25 minutes after the report."""
@@ -81,7 +81,7 @@ class RunContext:
     Attributes:
         queue: The client for uploads and reports, in the loop of the runs.
         retry_clock: The clock of the waits between attempts to upload or report.
-        told_to_shut_down: Returns whether the worker is told to shut down now, or was before.
+        told_to_shut_down: Returns whether the worker was told to shut down, or is told within a second.
         before_worker_shutdown: Waits until no worker that shuts down now can claim a run that is given up.
         ended: Is told how each run ended, and what is secret about it.
         signing_key: The key that signs chains of trust; None: nothing is signed.
