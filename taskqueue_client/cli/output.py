@@ -89,10 +89,14 @@ def cell(text: str) -> Text:
 
 
 def printable(text: str) -> str:
-    """Return a text from a task without characters that control the terminal."""
-    return "".join(
-        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
-    )
+    """Return a text from a task in one line, without characters that control the terminal."""
+    return "".join(map(_printable, text))
+
+
+def _printable(character: str) -> str:
+    if character.isprintable():
+        return character
+    return " " if character.isspace() else "\N{REPLACEMENT CHARACTER}"
 
 
 def duration(start: datetime | None, end: datetime | None) -> str:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from taskqueue_client import calls
-from taskqueue_client._arguments import check_callback, seconds
+from taskqueue_client._arguments import check_callback, check_kind, seconds
 from taskqueue_client._protocol.conversation import (
     AsyncClient,
     Client,
@@ -67,11 +67,11 @@ def wait_for_task(
         The status of the resolved task.
 
     Raises:
-        InvalidArgument: `timeout` is not a number, or `on_progress` is asynchronous.
+        InvalidArgument: `timeout` is not a number, `listener` is an asynchronous one, or `on_progress` is.
         WaitTimedOut: The task is not resolved in time.
         TaskQueueError: An error of the client or the listener.
     """
-    schedule = _Schedule(clock, timeout, listener)
+    schedule = _Schedule(clock, timeout, listener, Listener)
     return converse(queue, _until_task_resolved(task_id, schedule, _hook(on_progress)))
 
 
@@ -85,7 +85,7 @@ async def wait_for_task_async(
     clock: Clock | None = None,
 ) -> TaskStatus:
     """Wait until a task is resolved; see `wait_for_task`."""
-    schedule = _Schedule(clock, timeout, listener)
+    schedule = _Schedule(clock, timeout, listener, AsyncListener)
     return await converse_async(queue, _until_task_resolved(task_id, schedule, _hook(on_progress)))
 
 
@@ -113,11 +113,11 @@ def wait_for_group(
         The status of each task, in the order of the Queue's list.
 
     Raises:
-        InvalidArgument: `timeout` is not a number, or `on_progress` is asynchronous.
+        InvalidArgument: `timeout` is not a number, `listener` is an asynchronous one, or `on_progress` is.
         WaitTimedOut: A task is not resolved in time.
         TaskQueueError: An error of the client or the listener.
     """
-    schedule = _Schedule(clock, timeout, listener)
+    schedule = _Schedule(clock, timeout, listener, Listener)
     return converse(queue, _until_group_resolved(task_group_id, schedule, _hook(on_progress)))
 
 
@@ -131,7 +131,7 @@ async def wait_for_group_async(
     clock: Clock | None = None,
 ) -> list[TaskStatus]:
     """Wait until every task of a group is resolved; see `wait_for_group`."""
-    schedule = _Schedule(clock, timeout, listener)
+    schedule = _Schedule(clock, timeout, listener, AsyncListener)
     steps = _until_group_resolved(task_group_id, schedule, _hook(on_progress))
     return await converse_async(queue, steps)
 
@@ -170,9 +170,14 @@ class _Schedule:
     """When to make a request, when to wait for an event, and when to give up."""
 
     def __init__(
-        self, clock: Clock | None, timeout: float | None, listener: Listener | AsyncListener | None
+        self,
+        clock: Clock | None,
+        timeout: float | None,
+        listener: Listener | AsyncListener | None,
+        kind: type[Listener | AsyncListener],
     ) -> None:
         seconds("timeout", timeout)
+        check_kind("listener", listener, kind | None)
         self._clock = clock or SystemClock()
         self._timeout = math.inf if timeout is None else timeout
         self._deadline = self._clock.monotonic() + self._timeout

@@ -78,8 +78,8 @@ def test_status_shows_a_group_as_a_table_without_truncation(create: Create) -> N
 
 
 def test_a_name_cannot_control_the_terminal(create: Create) -> None:
-    task_id = create("a\x1b[2Jb")
-    assert "\x1b" not in run("status", task_id).stdout
+    task_id = create("a\x1b[2Jb\t\u202ec")
+    assert "a\ufffd[2Jb \ufffdc" in run("status", task_id).stdout
     assert "\x1b" not in run("status", task_id, task_id).stdout
 
 

@@ -76,9 +76,11 @@ def test_an_environment_without_a_url_is_refused_by_name() -> None:
         f"amqp://u:{SECRET}@h/?heartbeat=-3",
         f"amqp://u:{SECRET}@h:0/",
         f"{SECRET}",
+        f"amqp://u:{SECRET}@h/".encode(),
+        5,
     ],
 )
-def test_an_invalid_url_is_refused_without_showing_the_url(url: str) -> None:
+def test_an_invalid_url_is_refused_without_showing_the_url(url: Any) -> None:
     with pytest.raises(InvalidArgument, match="amqps://user:password@host") as caught:
         PulseSettings.from_url(url)
     assert SECRET not in "".join(traceback.format_exception(caught.value))

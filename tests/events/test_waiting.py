@@ -133,6 +133,19 @@ def test_the_timeout_ends_the_wait_after_a_last_poll() -> None:
     assert queue.asked == len(clock.slept) + 1
 
 
+@pytest.mark.parametrize("function", [wait_for_task, wait_for_group])
+def test_an_asynchronous_listener_is_refused_where_nothing_is_awaited(function: Any) -> None:
+    listener = AsyncListener(PulseSettings(host="h", user="u", password="p"), [for_task(TASK)])
+    with pytest.raises(InvalidArgument, match=r"^listener: .*AsyncListener.* expected Listener or None"):
+        function(Scripted(*LIFE), TASK, listener=listener, clock=RestlessClock())
+
+
+@pytest.mark.parametrize("function", [wait_for_task_async, wait_for_group_async])
+async def test_what_is_no_listener_is_refused(function: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"^listener: 'x'.* expected AsyncListener or None"):
+        await function(AsyncScripted(*LIFE), TASK, listener="x", clock=RestlessClock())
+
+
 @pytest.mark.parametrize("timeout", ["5", float("nan")])
 def test_a_timeout_that_would_never_end_is_refused(timeout: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"timeout: .* expected a number of seconds, or None"):

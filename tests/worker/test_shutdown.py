@@ -239,6 +239,7 @@ class TestStages:
             worker.shutdown()
             hand_back(world, working)
         assert reasons(world, task_id) == reason
+        assert ends is None or str(ends) in log_of(world, task_id)
 
     def test_a_signal_to_a_command_of_an_earlier_attempt_does_not_hand_back_a_run_that_fails(
         self, world: World
