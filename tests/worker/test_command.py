@@ -18,7 +18,7 @@ import pytest
 from taskqueue_client import TaskRun, WorkerLoop
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.testing import run_handler
-from taskqueue_client.worker.commands import command_process
+from taskqueue_client.worker.commands import command_process, linux_processes
 from taskqueue_client.worker.commands.command import (
     CommandContext,
     CommandFailed,
@@ -238,6 +238,26 @@ def test_a_command_ended_by_a_signal_has_failed(context: CommandContext, number:
     with pytest.raises(CommandFailed, match=words) as caught:
         run_command(python(f"import os; os.kill(os.getpid(), {int(number)})"), context)
     assert (caught.value.result.exit_code, caught.value.result.signal) == (None, number)
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("printf '\\noom_kill 4\\n' > vmstat; kill -KILL $$", 1),
+        ("printf '\\noom_kill 4\\n' > vmstat; exit 2", 1),  # a compiler that make has started
+        ("printf '\\noom_kill 4\\n' > vmstat", 0),
+        ("kill -KILL $$", 0),
+        ("rm vmstat; exit 2", 0),
+    ],
+)
+def test_the_log_of_a_command_that_may_have_lacked_memory_says_so(
+    context: CommandContext, monkeypatch: pytest.MonkeyPatch, script: str, said: int
+) -> None:
+    counters = context.work_directory / "vmstat"
+    counters.write_text("nr_free_pages 1\noom_kill 3\n")
+    monkeypatch.setattr(linux_processes, "COUNTERS", str(counters))
+    run_command(["sh", "-c", script], context, check=False)
+    assert text_of(context).count("for lack of memory") == said
 
 
 def test_an_error_does_not_show_the_arguments_and_the_log_masks_them(context: CommandContext) -> None:

@@ -28,6 +28,7 @@ from taskqueue_client.worker.threads import fulfill
 
 from .command_process import CommandProcess, Ended
 from .environment import CommandEnvironment
+from .linux_processes import out_of_memory_kills
 from .masking import masked_text
 from .run_processes import Guardian, RunProcesses
 from .task_log import Output, TaskLog
@@ -207,6 +208,11 @@ class CommandNotStarted(TaskFailed):
         return f"{self.program}: cannot be started: {self.reason}"
 
 
+_OUT_OF_MEMORY = (
+    "while %s ran, the kernel killed a process of this machine for lack of memory: perhaps one of its own"
+)
+
+
 class _Abandoned(Exception):
     """The coroutine that awaited the command was canceled."""
 
@@ -298,11 +304,14 @@ class _Run:
         context.log.say(f"$ {self._shown}")
         if not self._keep_children:
             context.processes.watch()
+        killed = out_of_memory_kills()
         finished, ended = self._run(span)
         if ended is None:
             raise InternalError(f"{self.program}: cannot be killed")
         result = _result(ended, self._streams)
         context.log.say(f"{self.program}: {result}")
+        if finished and result.exit_code != 0 and out_of_memory_kills() > killed:
+            context.log.logger.warning(_OUT_OF_MEMORY, self.program)
         if finished and _was_told_to_end(result):
             context.signaled.append(f"{self.program}: {result.end}")
         if result.exit_code is not None:

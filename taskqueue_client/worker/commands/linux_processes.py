@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 PROC = "/proc"
+COUNTERS = f"{PROC}/vmstat"
 
 GONE_OR_HIDDEN = (ProcessLookupError, FileNotFoundError, PermissionError)
 """Errors of looking at a process that is gone, or another user's. So are all threads of the kernel."""
@@ -143,6 +144,14 @@ def pids(first_look: int = 0) -> Iterator[int]:
     while new := listing.look(first_look) - seen:
         yield from sorted(new)
         seen |= new
+
+
+def out_of_memory_kills() -> int:
+    """Return how many processes the kernel has killed for lack of memory since its start; 0 if unknown."""
+    with suppress(OSError):
+        count, *_ = _read(COUNTERS).partition(b"\noom_kill ")[2].split(b"\n")
+        return int(count or 0)
+    return 0
 
 
 class ControlGroup:
