@@ -18,7 +18,7 @@ import pytest
 from taskqueue_client import TaskRun, WorkerLoop
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.testing import run_handler
-from taskqueue_client.worker.commands import command_process, linux_processes
+from taskqueue_client.worker.commands import command, command_process, linux_processes
 from taskqueue_client.worker.commands.command import (
     CommandContext,
     CommandFailed,
@@ -241,23 +241,34 @@ def test_a_command_ended_by_a_signal_has_failed(context: CommandContext, number:
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "killed", "said"),
     [
-        ("printf '\\noom_kill 4\\n' > vmstat; kill -KILL $$", 1),
-        ("printf '\\noom_kill 4\\n' > vmstat; exit 2", 1),  # a compiler that make has started
-        ("printf '\\noom_kill 4\\n' > vmstat", 0),
-        ("kill -KILL $$", 0),
-        ("rm vmstat; exit 2", 0),
+        ("kill -KILL $$", [3, 4], 1),
+        ("exit 2", [3, 4], 1),  # a compiler that make has started
+        ("exit 0", [3, 4], 0),
+        ("kill -KILL $$", [3, 3], 0),
     ],
 )
 def test_the_log_of_a_command_that_may_have_lacked_memory_says_so(
-    context: CommandContext, monkeypatch: pytest.MonkeyPatch, script: str, said: int
+    context: CommandContext, monkeypatch: pytest.MonkeyPatch, script: str, killed: list[int], said: int
 ) -> None:
-    counters = context.work_directory / "vmstat"
-    counters.write_text("nr_free_pages 1\noom_kill 3\n")
-    monkeypatch.setattr(linux_processes, "COUNTERS", str(counters))
+    counts = iter(killed)
+    monkeypatch.setattr(command, "out_of_memory_kills", lambda: next(counts))
     run_command(["sh", "-c", script], context, check=False)
     assert text_of(context).count("for lack of memory") == said
+
+
+@pytest.mark.parametrize(
+    ("counters", "killed"),
+    [("nr_free_pages 1\noom_kill 3\nswap_ra 7\n", 3), ("nr_free_pages 1\n", 0), (None, 0)],
+)
+def test_the_processes_that_the_kernel_kills_for_lack_of_memory_are_counted_where_it_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counters: str | None, killed: int
+) -> None:
+    monkeypatch.setattr(linux_processes, "COUNTERS", str(tmp_path / "vmstat"))
+    if counters is not None:
+        (tmp_path / "vmstat").write_text(counters)
+    assert linux_processes.out_of_memory_kills() == killed
 
 
 def test_an_error_does_not_show_the_arguments_and_the_log_masks_them(context: CommandContext) -> None:

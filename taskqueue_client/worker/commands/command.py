@@ -276,6 +276,7 @@ class _Run:
         self._keep_children = options.get("keep_children", False)
         self._env = self._environment(options)
         self._streams: dict[str, Output] = {}
+        self._killed_before = 0
         self.program = self._args[0]
         self.abandoned = threading.Event()
 
@@ -304,13 +305,12 @@ class _Run:
         context.log.say(f"$ {self._shown}")
         if not self._keep_children:
             context.processes.watch()
-        killed = out_of_memory_kills()
         finished, ended = self._run(span)
         if ended is None:
             raise InternalError(f"{self.program}: cannot be killed")
         result = _result(ended, self._streams)
         context.log.say(f"{self.program}: {result}")
-        if finished and result.exit_code != 0 and out_of_memory_kills() > killed:
+        if finished and result.exit_code != 0 and out_of_memory_kills() > self._killed_before:
             context.log.logger.warning(_OUT_OF_MEMORY, self.program)
         if finished and _was_told_to_end(result):
             context.signaled.append(f"{self.program}: {result.end}")
@@ -327,6 +327,7 @@ class _Run:
                 stream = Output(context.log, CAPTURE_LIMIT if name in self._captured else None)
                 self._streams[name] = stack.enter_context(stream)
             with self._process() as process:
+                self._killed_before = out_of_memory_kills()  # while the process starts: it takes a moment
                 span.set("process.pid", process.pid)
                 context.guardian.add(process.pid)
                 stack.callback(context.guardian.remove, process.pid)
