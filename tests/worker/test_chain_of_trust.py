@@ -26,13 +26,15 @@ import requests
 import taskcluster.aio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from taskqueue_client import AsyncQueue, Queue, TaskFailed, slugid
+from taskqueue_client import AsyncQueue, Queue, TaskFailed, WorkerLoop, slugid
 from taskqueue_client.artifacts import ChainOfTrust, ChainOfTrustError, StorageRefused
 from taskqueue_client.artifacts.sources import Source
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local.faults import Delay, Respond
+from taskqueue_client.testing import run_handler
 from taskqueue_client.worker.features.chain_of_trust import RunChain, load_signing_key
 from taskqueue_client.worker.loop import WorkerSettings
+from taskqueue_client.worker.outcomes import IntermittentTask, InternalError
 from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import TASK_QUEUE_ID, World
 from tests.worker.request_log import requests_noted
@@ -148,6 +150,37 @@ def test_the_document_has_the_fields_of_the_format(world: World) -> None:
     assert len(content(world, task_id, SIGNATURE)) == 64
     types = {each.name: each.content_type for each in world.queue.iter_artifacts(task_id, 0)}
     assert types[SIGNATURE] == "application/octet-stream"
+
+
+def test_the_document_has_what_the_last_call_of_the_handler_says_of_its_environment(world: World) -> None:
+    def handler(task: TaskRun) -> None:
+        if not attempts:
+            attempts.append(task)
+            task.describe_environment({"instanceId": "first"})
+            reason = "again"
+            raise IntermittentTask(reason)
+        task.describe_environment({"imageHash": "sha256:äb"})
+        task.describe_environment({"instanceType": "large"})
+        with pytest.raises(InternalError, match="attempt 1"):
+            attempts[0].describe_environment({"instanceId": "first"})
+
+    attempts: list[TaskRun] = []
+    task_id = signed(world, handler, intermittent_attempts=2)
+    document = json.loads(content(world, task_id, CHAIN))
+    assert document["environment"] == {"imageHash": "sha256:äb", "instanceType": "large"}
+    world.queue.verify_chain_of_trust(task_id, KEY.public)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["text", [("a", "b")], {"a": 1}, {1: "a"}, {"a": "\ud800"}, {"\udc80": "a"}]
+)
+def test_an_environment_that_is_not_text_is_refused(wrong: Any) -> None:
+    class Describing(WorkerLoop):
+        def run_task(self, task: TaskRun) -> None:
+            with pytest.raises(InvalidArgument, match=r"^properties: .* expected a dict"):
+                task.describe_environment(wrong)
+
+    assert run_handler(Describing, {}).outcome == "completed"
 
 
 def test_the_chain_of_trust_is_uploaded_last_and_before_the_report(world: World) -> None:
@@ -791,23 +824,23 @@ def test_public_keys_are_checked_before_anything_is_sent(consumer: Consumer, key
 # scriptworker
 
 
-def scriptworker_chain(directory: Path, root_url: str, task_id: str, **config: Any) -> Any:
-    """The context with which scriptworker's functions verify one task."""
-    context = Context()
+def scriptworker_chain(directory: Path, root_url: str, *task_ids: str, **config: Any) -> Any:
+    """The context with which scriptworker's functions verify tasks."""
+    context, keys = Context(), [Key().public, KEY.public]
     netloc = root_url.removeprefix("http://")
     path = r"^/api/queue/v1/task/(?P<taskId>[^/]+)(/runs/\d+)?/artifacts/(?P<filepath>.*)$"
     context.config = {
         **constants.DEFAULT_CONFIG,
         "work_dir": str(directory / "work"),
         "verify_cot_signature": True,
-        "ed25519_public_keys": {"generic-worker": [Key().public, KEY.public]},
+        "ed25519_public_keys": {"docker-worker": keys, "generic-worker": keys},
         "valid_artifact_rules": ({"schemes": ("http",), "netlocs": (netloc,), "path_regexes": (path,)},),
         **config,
     }
-    link = verify.LinkOfTrust(context, "build", task_id)
-    link.task = requests.get(f"{root_url}/api/queue/v1/task/{task_id}", timeout=30).json()  # has the tag
-    links: dict[str, Any] = {task_id: link}
-    return SimpleNamespace(context=context, links=[link], get_link=links.get)
+    links = {task_id: verify.LinkOfTrust(context, "build", task_id) for task_id in task_ids}
+    for task_id, link in links.items():
+        link.task = requests.get(f"{root_url}/api/queue/v1/task/{task_id}", timeout=30).json()  # has the tag
+    return SimpleNamespace(context=context, links=[*links.values()], get_link=links.get)
 
 
 async def verified_by_scriptworker(world: World, chain: Any, names: list[str]) -> list[str]:
@@ -829,6 +862,31 @@ def test_scriptworker_verifies_what_a_worker_signed(world: World, tmp_path: Path
     assert (Path(small).read_bytes(), Path(big).read_bytes()) == (b"small", BIG)
     schema = load_json_or_yaml(chain.context.config["cot_schema_path"], is_path=True)
     client.validate_json_schema(chain.links[0].cot, schema, name="chain of trust")
+
+
+@pytest.mark.parametrize("is_the_image", [True, False])
+def test_scriptworker_verifies_the_image_that_a_worker_says_it_has_used(
+    world: World, tmp_path: Path, *, is_the_image: bool
+) -> None:
+    def use_image(task: TaskRun) -> None:
+        sha256 = hashlib.sha256(BIG if is_the_image else b"another").hexdigest()
+        task.describe_environment({"imageArtifactHash": f"sha256:{sha256}"})
+
+    image_id = signed(world, make_artifacts)
+    image = {"type": "task-image", "taskId": image_id, "path": "public/big.txt"}
+    task_id = world.create(
+        {"image": image, "features": {}, "env": {}},
+        tags={"worker-implementation": "docker-worker"},
+        extra={"chainOfTrust": {"inputs": {"docker-image": image_id}}},
+    )
+    work(world, use_image, signing_key=KEY.pipe())
+    chain = scriptworker_chain(tmp_path, world.local.root_url, task_id, image_id)
+    asyncio.run(verified_by_scriptworker(world, chain, []))
+    if is_the_image:
+        asyncio.run(verify.verify_docker_worker_task(chain, chain.links[0]))
+    else:
+        with pytest.raises(exceptions.CoTError, match="docker sha doesn't match"):
+            asyncio.run(verify.verify_docker_worker_task(chain, chain.links[0]))
 
 
 def test_scriptworker_refuses_a_worker_with_another_key(world: World, tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ class RunChain:
         """Note the hash of an artifact that was uploaded."""
         self._hashes[name] = sha256
 
-    def document(self) -> bytes:
+    def document(self, environment: Mapping[str, str]) -> bytes:
         """Return the document in version 1 of the format, of all that was added, in ASCII."""
         claim = self._claim
         document = {
@@ -197,7 +197,7 @@ class RunChain:
             "workerGroup": claim.worker_group,
             "workerId": claim.worker_id,
             "workerType": claim.status.worker_type,
-            "environment": {},
+            "environment": {**environment},
         }
         return json.dumps(document, indent=2, sort_keys=True).encode()
 

@@ -163,7 +163,7 @@ class ArtifactUploads:
         try:
             with closing(await asyncio.to_thread(self._log.finished)) as view:
                 await self._upload_part(CERTIFIED_LOG_NAME, cast("BinaryIO", view), self._on_s3(_TEXT))
-            document = self._chain.document()
+            document = self._chain.document(self._resources.artifacts.environment)
             signature = self._chain.sign(document)
             await self._upload_part(CHAIN_NAME, document, self._on_s3("application/json", compress=False))
             await self._upload_part(SIGNATURE_NAME, signature, self._on_s3("application/octet-stream"))

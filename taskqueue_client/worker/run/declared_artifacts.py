@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import threading
-from collections.abc import AsyncIterable, Callable, Iterable
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
 
-from taskqueue_client._arguments import check_kind, check_path, new_name, one_of
+from taskqueue_client._arguments import check_kind, check_path, mapping, new_name, one_of, text
 from taskqueue_client._dates import moment_of
 from taskqueue_client._protocol.retry import is_outage
 from taskqueue_client.artifacts.artifact_errors import (
@@ -48,6 +49,9 @@ _RESERVED = {
     **dict.fromkeys((LOG_NAME, LOG_LINK), "the task's log"),
     **dict.fromkeys((CHAIN_NAME, SIGNATURE_NAME, CERTIFIED_LOG_NAME), "the chain of trust"),
 }
+
+
+_UNICODE = re.compile(r"[^\ud800-\udfff]*")
 
 
 class ArtifactOptions(TypedDict, total=False):
@@ -127,12 +131,14 @@ class DeclaredArtifacts:
 
     Attributes:
         directory: Where content is stored that cannot be read later; None: nowhere.
+        environment: What the run's chain of trust says about the environment of the call.
     """
 
     _run: ClaimedRun
     _shared: SharedResources
     _attempt: int
     directory: Path | None = None
+    environment: dict[str, str] = field(default_factory=dict[str, str])
     _files: int = 0
     _is_final: bool = False
     _declared: dict[str, DeclaredArtifact] = field(default_factory=dict[str, DeclaredArtifact])
@@ -151,6 +157,13 @@ class DeclaredArtifacts:
             self._declared.clear()
             directory, self.directory = self.directory, None
         return directory
+
+    def describe_environment(self, properties: Mapping[str, str]) -> None:
+        """Add to `environment`, as `TaskRun.describe_environment` describes."""
+        for pair in mapping("properties", properties).items():
+            for each in pair:
+                text("properties", each, _UNICODE, "a dict of str without lone surrogates")
+        self.environment.update(properties)
 
     def declare(
         self, name: str, source: Content, work_directory: Callable[[], Path], options: ArtifactOptions

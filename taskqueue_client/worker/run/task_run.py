@@ -321,6 +321,22 @@ class TaskRun:
         """
         return self._artifacts.declare_directory(prefix, directory, self.work_directory, options)
 
+    def describe_environment(self, properties: Mapping[str, str]) -> None:
+        """Say in the chain of trust in which environment the run takes place, if the run is signed.
+
+        scriptworker compares `imageArtifactHash`, `sha256:` and the hash of the image's file in hex, with the
+        artifact of the task that has built the image, if the task has the tag
+        `worker-implementation: docker-worker`.
+
+        Args:
+            properties: Properties of `environment` by name. Those of earlier calls stay.
+
+        Raises:
+            InvalidArgument: A name or a value is not a text.
+            InternalError: The handler, or this call of it, has ended.
+        """
+        self._artifacts.describe_environment(properties)
+
     def download_artifact(
         self, task_id: str, name: str, **options: Unpack[DownloadOptions]
     ) -> DownloadResult:
