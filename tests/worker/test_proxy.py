@@ -30,7 +30,7 @@ import taskcluster
 from aiohttp import web
 
 from taskqueue_client import Credentials, Queue, slugid
-from taskqueue_client.errors import InsufficientScopes
+from taskqueue_client.errors import InsufficientScopes, InvalidArgument
 from taskqueue_client.models import TaskClaim
 from taskqueue_client.worker.claims.claimed_run import RECLAIM_BETWEEN
 from taskqueue_client.worker.features import proxy as proxy_module
@@ -177,6 +177,31 @@ def test_on_request_the_url_has_no_path(world: World, claim: TaskClaim) -> None:
         assert requests.get(f"{proxy.url}/api/queue/v1/ping", timeout=30).json()["alive"]
         rebound = {"Host": f"rebound.example:{urlsplit(proxy.url).port}"}
         assert requests.get(f"{proxy.url}/api/queue/v1/ping", headers=rebound, timeout=30).status_code == 421
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_programs_in_containers_reach_it_at_the_address_of_their_bridge(
+    world: World, claim: TaskClaim, *, plain: bool
+) -> None:
+    with proxy_of(world, claim, plain=plain, host="127.0.0.2") as proxy:
+        parts = urlsplit(proxy.url)
+        assert parts.hostname == "127.0.0.2"
+        assert requests.get(f"{proxy.url}/api/queue/v1/ping", timeout=30).json()["alive"]
+        with pytest.raises(requests.ConnectionError):
+            requests.get(f"http://127.0.0.1:{parts.port}{parts.path}/api/queue/v1/ping", timeout=30)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "localhost", "", "::1", "172.17.0.1:80", 5])
+def test_a_host_that_is_not_an_ipv4_address_is_refused(world: World, claim: TaskClaim, host: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"^host: .* expected an IPv4 address"):
+        TaskProxy(world.local.root_url, claim.credentials, (), world.local.clock.now, host=host)
+
+
+def test_an_address_of_another_machine_is_named_and_leaves_no_thread(world: World, claim: TaskClaim) -> None:
+    threads = set(threading.enumerate())
+    with pytest.raises(OSError, match=r"192\.0\.2\.1"):
+        TaskProxy(world.local.root_url, claim.credentials, (), world.local.clock.now, host="192.0.2.1")
+    assert set(threading.enumerate()) <= threads
 
 
 @pytest.mark.parametrize("path", ["/api/queue/v1/ping", "/queue/v1/ping"])
@@ -788,7 +813,7 @@ def test_a_command_calls_the_deployment_without_credentials(world: World, *, is_
 
     async def handle_async(task: TaskRun) -> None:
         await task.run_command_async([sys.executable, "-c", COMMAND], proxy=True)
-        with task.proxy(plain=True) as url:
+        with task.proxy(plain=True, host="127.0.0.2") as url:
             urls.append(url)
 
     task_id = world.create()

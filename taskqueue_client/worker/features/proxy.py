@@ -13,8 +13,10 @@ import re
 import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from http import HTTPStatus
+from ipaddress import IPv4Address
 from random import random
 from typing import Final
 from urllib.parse import urlsplit
@@ -60,7 +62,7 @@ BEWIT_LIFETIME = 3600
 _CLOSING = 0.01
 """Seconds that calls under way get when the proxy is closed. aiohttp takes 0 for "no limit"."""
 
-_LOOPBACK = frozenset({"127.0.0.1", "localhost"})
+_LOOPBACK: Final = "127.0.0.1"
 """Hosts by which a URL without a path is called: another one is a web page's, by DNS rebinding."""
 
 _NO_RESPONSE = (aiohttp.ClientConnectionError, aiohttp.ClientHttpProxyError, OSError)
@@ -87,12 +89,26 @@ _OLD_PATH = re.compile(r"(/[^/.]+/[^/]+/.*)")
 _HOST_PATH = re.compile(r"/([^/]*\.[^/]*)(/.*)?")
 
 
+def _address(given: object) -> str:
+    with suppress(ValueError):
+        if isinstance(given, str) and not IPv4Address(given).is_unspecified:
+            return given
+    raise InvalidArgument("host", given, "an IPv4 address of this machine, such as 172.17.0.1")
+
+
 class TaskProxy:
     """Signs the API calls of one run's commands, from its start until it is closed.
 
     Runs in a separate thread, so a handler that blocks does not hold up its commands. Use it as a context
     manager, or call `close`. A `plain` proxy listens at `http://127.0.0.1:PORT`, for programs that cannot
     keep a path in a root URL: every process of the machine can then use it.
+
+    Args:
+        host: The address to listen on, instead of `127.0.0.1`.
+
+    Raises:
+        InvalidArgument: `host` is not an IPv4 address.
+        OSError: It is not an address of this machine, or no file descriptor is free.
     """
 
     def __init__(
@@ -103,7 +119,9 @@ class TaskProxy:
         server_time: Callable[[], float],
         *,
         plain: bool = False,
+        host: str = _LOOPBACK,
     ) -> None:
+        self._host = _address(host)
         self._root_url = root_url
         self._authorized_scopes = tuple(authorized_scopes)
         self._server_time = server_time
@@ -135,11 +153,11 @@ class TaskProxy:
         self.close()
 
     async def _start(self) -> str:
-        listener = socket.create_server(("127.0.0.1", 0))  # first, as it may fail
+        listener = socket.create_server((self._host, 0))  # first, as it may fail
         self._session, self._session_of_retries = _session(), _session(force_close=True)
         self._server = BoundedServer(self._serve)
         await self._server.start(listener, _CLOSING)
-        return f"http://127.0.0.1:{listener.getsockname()[1]}{self.path}"
+        return f"http://{self._host}:{listener.getsockname()[1]}{self.path}"
 
     async def _stop(self) -> None:
         await self._server.stop()
@@ -147,8 +165,9 @@ class TaskProxy:
         await self._session_of_retries.close()
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        if not self.path and request.host.partition(":")[0] not in _LOOPBACK:
-            return _text(421, f"Misdirected request: the host must be one of {', '.join(sorted(_LOOPBACK))}")
+        hosts = {_LOOPBACK, "localhost", self._host}
+        if not self.path and request.host.partition(":")[0] not in hosts:
+            return _text(421, f"Misdirected request: the host must be one of {', '.join(sorted(hosts))}")
         given = request.raw_path
         if not hmac.compare_digest(given[: len(self.path)].encode(), self.path.encode()):
             refusal = _text(404, "Not found: use the whole URL of TASKCLUSTER_PROXY_URL")

@@ -336,10 +336,11 @@ class RunResources:
             except OSError as error:
                 log.warning("cannot remove all of %s: %s", path, error)
 
-    def proxy(self, attempt: int, *, plain: bool = False) -> TaskProxy:
+    def proxy(self, attempt: int, *, plain: bool = False, host: str = "127.0.0.1") -> TaskProxy:
         """Start a proxy that signs with the run's current credentials until it is closed or the attempt ends.
 
         Raises:
+            InvalidArgument: `plain` is not a bool, or `host` not an IPv4 address.
             InternalError: The attempt or the run has ended: a thread that its handler has left behind asks
                 for it; or this is a forked child.
         """
@@ -355,6 +356,7 @@ class RunResources:
             self._allowed,
             lambda: run.queue.now().timestamp(),
             plain=plain,
+            host=host,
         )
         with self._lock:
             is_late = self._has_ended or attempt != self.attempt

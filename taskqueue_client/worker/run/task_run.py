@@ -425,7 +425,7 @@ class TaskRun:
         steps = downloading_upstream(queue, self.work_directory, tasks, self.log, tracing, **options)
         return as_the_payload_asks(steps) if upstream is None else steps
 
-    def proxy(self, *, plain: bool = False) -> AbstractContextManager[str]:
+    def proxy(self, *, plain: bool = False, host: str = "127.0.0.1") -> AbstractContextManager[str]:
         """Start a proxy on this machine through which programs call the deployment on behalf of the task.
 
         `with task.proxy() as url:` gives the value for `TASKCLUSTER_PROXY_URL`. The proxy signs with the
@@ -435,13 +435,16 @@ class TaskRun:
         Args:
             plain: Make the URL `http://127.0.0.1:PORT`, for programs that cannot keep a path in a root URL.
                 Every process of the machine can then make calls on behalf of the task.
+            host: The address to listen on, which is in the URL, too. Give that of the bridge of containers,
+                such as `172.17.0.1`, which no other machine can reach, for programs in a container.
 
         Raises:
             InternalError: The handler, or this call of it, has ended: a thread that it has left behind starts
                 the proxy; or the worker cannot start a thread.
-            InvalidArgument: `plain` is not a bool.
+            InvalidArgument: `plain` is not a bool, or `host` not an IPv4 address.
+            OSError: `host` is not an address of this machine, or no file descriptor is free.
         """
-        return self._resources.proxy(self._attempt, plain=plain)
+        return self._resources.proxy(self._attempt, plain=plain, host=host)
 
     def run_command(
         self, command: Command, *, proxy: bool = False, **options: Unpack[CommandOptions]
