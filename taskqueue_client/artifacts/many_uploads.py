@@ -137,7 +137,7 @@ class _Opener:
                 for _, content in some:
                     self._opened[self._next] = _opened(content)
                     self._next += 1
-            return self._opened.pop(position)
+            return self._opened.pop(position, self._every[position][1])  # `take` has taken a content of None
 
     def close(self) -> None:
         """Close the contents that were not uploaded."""

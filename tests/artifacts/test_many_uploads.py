@@ -70,6 +70,7 @@ def test_every_artifact_is_attempted_and_every_failure_reported(
         "public/missing": tmp_path / "missing",
         "public/folder": tmp_path,
         "public/nonsense": 8,
+        "public/nothing": None,
         "public/after": content,
     }
     report = client.upload_many(artifacts, concurrency=2)
@@ -81,6 +82,7 @@ def test_every_artifact_is_attempted_and_every_failure_reported(
         InvalidArgument,
         InvalidArgument,
         FileNotFoundError,
+        InvalidArgument,
         InvalidArgument,
         InvalidArgument,
     ]
