@@ -372,7 +372,6 @@ class Receiver:
         """
         self._expected = dict(stored if self._of_service is None else self._of_service)
         self._hashes = Hashes(VERIFIABLE & {*self._expected, *(self._request.signed or ())})
-        self._gunzip: Gunzip | None = None
         self.received = 0
         self.size = 0
 
