@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import cache
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from random import randbytes
 from typing import Any
 
 import pytest
@@ -125,6 +126,12 @@ def test_gzip_that_unpacks_to_a_thousand_times_its_size_is_an_error_and_no_file(
         assert caught.value.max_bytes == max(64 * 2**20, ratio * caught.value.received)
         assert caught.value.size <= 500 * len(body) + 2**20
     assert list(tmp_path.iterdir()) == []
+
+
+def test_gzip_may_unpack_to_500_times_its_size(raw_client: EitherClient, server: RawServer) -> None:
+    body = gzip.compress(randbytes(200_000)) + zeros(80)
+    serve(server, RawResponse(headers=(("Content-Encoding", "gzip"),), body=body))
+    assert sum(map(len, raw_client.stream("x"))) == 80_200_000
 
 
 def test_max_bytes_allows_more_of_gzip_and_bounds_files_and_streams(

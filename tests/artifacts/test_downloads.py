@@ -46,6 +46,9 @@ def folder(tmp_path: Path) -> Path:
 def test_a_file_appears_under_its_name(client: EitherClient, stored: bytes, folder: Path) -> None:
     downloaded = client.download(NAME, to=folder / "x")
     assert (folder / "x").read_bytes() == stored
+    (folder / "y").touch()
+    assert (folder / "x").stat().st_mode == (folder / "y").stat().st_mode
+    (folder / "y").unlink()
     assert (downloaded.path, downloaded.size, downloaded.content) == (folder / "x", len(stored), b"")
     assert downloaded.name == NAME
     assert files(folder) == ["x"]

@@ -25,6 +25,13 @@ AREAS = {
             "tests/client/test_clock_skew.py",
             "tests/client/test_responses.py",
             "tests/client/test_call_spans.py",
+            *_tests(
+                "tests/artifacts/test_upload_faults.py",
+                "test_a_transient_error_of_storage_is_retried",
+                "test_a_wait_that_storage_asks_for_is_kept",
+                "test_a_wait_that_storage_asks_for_may_be_no_longer_than_a_call_takes",
+                "test_storage_in_lasting_trouble_is_an_error_and_no_artifact",
+            ),
         ),
     ),
     "claims": Area(
@@ -112,7 +119,14 @@ AREAS = {
     ),
     "declared": Area(
         ("worker/run/declared_artifacts.py",),
-        ("tests/worker/test_run_artifacts.py", "tests/worker/test_loss_reasons.py"),
+        (
+            "tests/worker/test_run_artifacts.py",
+            "tests/worker/test_loss_reasons.py",
+            *_tests(
+                "tests/worker/test_upload_retries.py",
+                "test_an_artifact_that_storage_refuses_for_good_gets_an_error_artifact_that_says_why",
+            ),
+        ),
     ),
     "wire": Area(
         ("_protocol/wire.py", "_protocol/api_responses.py"),
