@@ -255,8 +255,11 @@ def test_a_small_response_is_not_unpacked_to_a_huge_one(make: Make, server: Scri
     assert len(server.received) == 1
 
 
-@pytest.mark.parametrize(("coding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
-def test_a_compressed_response_is_read(
+@pytest.mark.parametrize(
+    ("coding", "compress"),
+    [("gzip", gzip.compress), ("deflate", zlib.compress), ("identity", bytes), ("", bytes)],
+)
+def test_a_response_in_any_coding_that_was_asked_for_is_read(
     make: Make, server: ScriptedServer, coding: str, compress: Callable[[bytes], bytes]
 ) -> None:
     server.otherwise = Say(200, compress(b'{"a": 1}'), {"Content-Encoding": coding})

@@ -167,9 +167,10 @@ def test_a_redirect_is_a_response_where_the_endpoint_says_so(client: Any, server
     [(b'{"code": "RequestConflict"}', True), (b'{"error": "policy"}', False), (b"<html>", False)],
 )
 def test_only_a_409_with_a_code_is_a_refusal_of_the_queue(body: bytes, *, expected: bool) -> None:
-    error = error_of_response(errors.Attempted("a", "GET", "u"), Response(409, {}, body), 0.0)
+    error = error_of_response(errors.Attempted("a", "GET", "u"), Response(409, {}, body, "http://p:1"), 0.0)
     assert type(error) is errors.RequestConflict
     assert is_conflict(error) is expected
+    assert ("the proxy http://p:1 may have responded" in error.message) is not expected
 
 
 class WithTwoArguments(Exception):

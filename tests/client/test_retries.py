@@ -165,7 +165,7 @@ def test_a_response_that_is_not_read_names_the_call_and_the_reason(server: Scrip
         pytest.raises(UnreadableResponse, match="expected gzip or deflate, found 'compress'") as caught,
     ):
         queue.send(DECLARE)
-    assert caught.value.attempted.endpoint == "declareWorker"
+    assert (caught.value.attempted.endpoint, caught.value.status) == ("declareWorker", 200)
 
 
 @pytest.mark.parametrize(("status", "attempts"), [(502, 3), (404, 1)])
