@@ -280,7 +280,7 @@ class Storage:
         for _ in range(1 + most_redirects):
             with self._requested("GET", target, headers, policy, cancellation) as incoming:
                 incoming.attempt.end_of_head()
-                location = incoming.headers.get("Location")
+                location = incoming.header("Location")
                 if incoming.status not in _REDIRECTS or location is None:
                     self._check_content(incoming)
                     yield incoming
