@@ -107,7 +107,8 @@ def files_in(folder: Path, on_error: Callable[[OSError], None] = _raise) -> list
 
 def _inside(path: Path, folder: Path) -> Path | InvalidArgument:
     """Refuse links that lead out of the folder: they could publish files that the task may not read."""
-    if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+    real = os.path.realpath  # `Path.resolve` raises a RuntimeError for a link that leads to itself
+    if path.is_symlink() and not Path(real(path)).is_relative_to(real(folder)):
         finding = f"{path} is a symbolic link that leads out of the folder"
         return InvalidArgument("source", str(path), "a file in the folder", finding)
     return path
