@@ -124,6 +124,7 @@ class Supervisor:
             self._task.result()
 
     def _deliver(self, delivery: Delivery) -> None:
+        self._failures = 0
         self.buffer.append(delivery)
         self.changed.set()
 
@@ -186,7 +187,6 @@ class Supervisor:
         if self._lost_since is not None:
             await self._catch_up(Gap(self._lost_since, self._clock.now(), self._queue_was_lost))
         self._lost_since, self._queue_was_lost = None, False
-        self._failures = 0
         self._counts.connections += 1
         self._change(StateChange(State.LISTENING))
 
@@ -217,6 +217,7 @@ class Supervisor:
             backlog = await within(self._clock, RESPONSE_TIMEOUT, session.backlog())
         except TimeoutError as error:
             raise BrokerLost(f"the broker did not respond within {RESPONSE_TIMEOUT:g} s") from error
+        self._failures = 0
         state = State.LAGGING if backlog > before and self.buffer else State.LISTENING
         if state is not self.state:
             self._change(StateChange(state, backlog=backlog))

@@ -270,6 +270,37 @@ async def test_attempts_to_connect_back_off_with_jitter_until_a_broker_responds(
     await listener.__aexit__(None, None, None)
 
 
+async def test_waits_grow_as_well_while_connections_end_before_they_have_proved_useful(
+    through_wire: PulseSettings, wire: Proxy, publisher: Publisher, pool: str, states: States
+) -> None:
+    """Such as at a message that the AMQP library cannot decode: the broker delivers it again each time."""
+
+    async def cut() -> None:
+        await wire.shut()
+        await states.until(lambda names: names[-1] is State.DISCONNECTED)
+        await wire.open()
+        await clock.move_a_sleeper(states.changes[-1].retry_in or 0)
+        await states.until(lambda names: names[-1] is State.LISTENING)
+
+    clock = WatchedClock()
+    binding = events.task_completed(task_queue_id=pool)
+    async with AsyncListener(
+        through_wire, [binding], on_state=states, clock=clock, wait_initial=2, check_interval=300
+    ) as listener:
+        await cut()
+        await cut()
+        await publisher.complete(task_ids(1), pool)
+        await anext(listener)
+        await cut()
+        await cut()
+        await clock.move_a_sleeper(300)  # the check of the connection
+        await clock.sleeper(30)
+        await clock.sleeper(300)
+        await cut()
+    waits = [change.retry_in for change in states.changes if change.retry_in is not None]
+    assert all(top / 2 <= wait <= top for wait, top in zip(waits, [2, 4, 2, 4, 2], strict=True))
+
+
 async def test_a_deleted_queue_is_declared_again_at_once(
     settings: PulseSettings, publisher: Publisher, pool: str, queue: str, states: States
 ) -> None:
