@@ -116,7 +116,7 @@ class PulseSettings:
     @classmethod
     def _of_url(cls, argument: str, url: str) -> Self:
         allowed = _ALLOWED
-        with suppress(ValueError, AttributeError):  # their messages could contain a part of the password
+        with suppress(ValueError, AttributeError, TypeError):  # whose messages could contain the password
             parts = urlsplit(url)
             parameters = {name: value for name, value in parse_qsl(parts.query) if name not in _IGNORED}
             if unknown := parameters.keys() - {"heartbeat", "cafile"}:

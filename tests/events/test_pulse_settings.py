@@ -77,6 +77,7 @@ def test_an_environment_without_a_url_is_refused_by_name() -> None:
         f"amqp://u:{SECRET}@h:0/",
         f"{SECRET}",
         f"amqp://u:{SECRET}@h/".encode(),
+        bytearray(f"amqp://u:{SECRET}@h/".encode()),
         5,
     ],
 )
