@@ -709,4 +709,6 @@ def test_an_artifact_that_is_declared_after_the_handler_has_ended_is_refused(
     work(world, handler)
     with pytest.raises(InternalError, match="handler of this run has ended"):
         tasks[0].upload_artifact("public/late", source)
+    with pytest.raises(InternalError, match="handler of this run has ended"):
+        tasks[0].describe_environment({"imageHash": "late"})
     assert reasons(world, task_id) == ["canceled" if is_lost else "completed"]

@@ -160,10 +160,12 @@ class DeclaredArtifacts:
 
     def describe_environment(self, properties: Mapping[str, str]) -> None:
         """Add to `environment`, as `TaskRun.describe_environment` describes."""
-        for pair in mapping("properties", properties).items():
-            for each in pair:
-                text("properties", each, _UNICODE, "a dict of str without lone surrogates")
-        self.environment.update(properties)
+        given = mapping("properties", properties)
+        for each in (*given, *given.values()):
+            text("properties", each, _UNICODE, "a dict of str without lone surrogates")
+        with self._lock:
+            self._check_open()
+            self.environment.update(given)
 
     def declare(
         self, name: str, source: Content, work_directory: Callable[[], Path], options: ArtifactOptions
@@ -240,7 +242,9 @@ class DeclaredArtifacts:
     def _check_open(self) -> None:
         """Refuse what nobody would upload or remove any more, such as from a thread that is left behind."""
         if self._is_final:
-            raise InternalError("the handler of this run has ended: no more artifacts can be declared")
+            raise InternalError(
+                "the handler of this run has ended: it can declare no more artifacts and properties"
+            )
 
     def _stored(self, source: object) -> Path | bytes:
         """Return content that can still be read when the handler has ended."""
