@@ -255,6 +255,20 @@ def test_no_http_proxy_gets_the_calls_to_the_proxy_of_the_run(
     assert CommandEnvironment((), env).of_command({}, {}) == env
 
 
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://172.17.0.1:80/path", "172.17.0.1"),
+        ("http://172.17.0.1:80", "172.17.0.1"),
+        ("https://tc.example.com/", "127.0.0.1"),  # a deployment, which the HTTP proxy may lead to
+    ],
+)
+def test_no_http_proxy_gets_the_calls_of_a_program_in_a_container(url: str, expected: str) -> None:
+    worker = {"HTTP_PROXY": "http://proxy", "NO_PROXY": "a"}
+    made = CommandEnvironment((), worker).of_command({"TASKCLUSTER_PROXY_URL": url}, {})
+    assert made["NO_PROXY"] == f"a,{expected}"
+
+
 def test_a_command_has_this_environment_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

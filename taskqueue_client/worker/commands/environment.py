@@ -149,16 +149,21 @@ def _bypassing_http_proxies(environment: dict[str, str]) -> dict[str, str]:
     """Let calls to the proxy of the run bypass HTTP proxies, whose 127.0.0.1 is another machine."""
     if "TASKCLUSTER_PROXY_URL" not in environment or environment.keys().isdisjoint(_HTTP_PROXIES):
         return environment
+    found = _RUN_PROXY.match(environment["TASKCLUSTER_PROXY_URL"])
+    address = found[1] if found else "127.0.0.1"
     lower, upper = environment.get("no_proxy", ""), environment.get("NO_PROXY", "")
     return environment | {
-        "no_proxy": _with_loopback(lower or upper),
-        "NO_PROXY": _with_loopback(upper or lower),
+        "no_proxy": _with(address, lower or upper),
+        "NO_PROXY": _with(address, upper or lower),
     }
 
 
-def _with_loopback(hosts: str) -> str:
-    return hosts if hosts == "*" else ",".join(filter(None, [hosts, "127.0.0.1"]))
+def _with(address: str, hosts: str) -> str:
+    return hosts if hosts == "*" else ",".join(filter(None, [hosts, address]))
 
+
+_RUN_PROXY = re.compile(r"http://([\d.]+):")
+"""The beginning of the URL of a run's proxy, with the address that it listens on."""
 
 _HTTP_PROXIES = frozenset({"HTTP_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"})
 

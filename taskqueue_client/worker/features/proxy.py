@@ -1,4 +1,4 @@
-"""An HTTP server on loopback that signs a task's API calls: Taskcluster's proxy, as part of the worker.
+"""An HTTP server on this machine that signs a task's API calls: Taskcluster's proxy, as part of the worker.
 
 Commands call the deployment through `TASKCLUSTER_PROXY_URL` and never see credentials. Calls are signed with
 the run's current credentials, restricted to what the task may do. The paths and headers are those of
@@ -63,7 +63,7 @@ _CLOSING = 0.01
 """Seconds that calls under way get when the proxy is closed. aiohttp takes 0 for "no limit"."""
 
 _LOOPBACK: Final = "127.0.0.1"
-"""Hosts by which a URL without a path is called: another one is a web page's, by DNS rebinding."""
+"""The address to listen on, unless the handler gives another one."""
 
 _NO_RESPONSE = (aiohttp.ClientConnectionError, aiohttp.ClientHttpProxyError, OSError)
 """The errors after which a call is repeated. After a malformed response it is not: the call has been made."""
@@ -100,8 +100,8 @@ class TaskProxy:
     """Signs the API calls of one run's commands, from its start until it is closed.
 
     Runs in a separate thread, so a handler that blocks does not hold up its commands. Use it as a context
-    manager, or call `close`. A `plain` proxy listens at `http://127.0.0.1:PORT`, for programs that cannot
-    keep a path in a root URL: every process of the machine can then use it.
+    manager, or call `close`. The URL of a `plain` proxy has no path, for programs that cannot keep one in a
+    root URL: every process that reaches its address can then use it.
 
     Args:
         host: The address to listen on, instead of `127.0.0.1`.
@@ -165,7 +165,7 @@ class TaskProxy:
         await self._session_of_retries.close()
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        hosts = {_LOOPBACK, "localhost", self._host}
+        hosts = {_LOOPBACK, "localhost", self._host}  # another one is a web page's, by DNS rebinding
         if not self.path and request.host.partition(":")[0] not in hosts:
             return _text(421, f"Misdirected request: the host must be one of {', '.join(sorted(hosts))}")
         given = request.raw_path

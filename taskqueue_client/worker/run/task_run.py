@@ -433,10 +433,11 @@ class TaskRun:
         the end of the block, or with the run. `run_command(…, proxy=True)` starts one by itself.
 
         Args:
-            plain: Make the URL `http://127.0.0.1:PORT`, for programs that cannot keep a path in a root URL.
-                Every process of the machine can then make calls on behalf of the task.
-            host: The address to listen on, which is in the URL, too. Give that of the bridge of containers,
-                such as `172.17.0.1`, which no other machine can reach, for programs in a container.
+            plain: Make the URL `http://HOST:PORT`, for programs that cannot keep a path in a root URL. Every
+                process that reaches the address can then make calls on behalf of the task: all of the
+                machine, and with the address of a bridge all containers on it, those of other tasks, too.
+            host: The address to listen on, which is in the URL, too. For programs in a container, give that
+                of the bridge of containers, such as `172.17.0.1`.
 
         Raises:
             InternalError: The handler, or this call of it, has ended: a thread that it has left behind starts
