@@ -276,7 +276,7 @@ class _Run:
         self._keep_children = options.get("keep_children", False)
         self._env = self._environment(options)
         self._streams: dict[str, Output] = {}
-        self._killed_before = 0
+        self._killed_before = math.nan
         self.program = self._args[0]
         self.abandoned = threading.Event()
 

@@ -7,6 +7,7 @@ pathlib, which would double the time that each run with a command spends here.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import threading
 import time
@@ -146,12 +147,12 @@ def pids(first_look: int = 0) -> Iterator[int]:
         seen |= new
 
 
-def out_of_memory_kills() -> int:
-    """Return how many processes the kernel has killed for lack of memory since its start; 0 if unknown."""
+def out_of_memory_kills() -> float:
+    """Return how many processes the kernel has killed for lack of memory since its start; NaN if unknown."""
     with suppress(OSError):
         count, *_ = _read(COUNTERS).partition(b"\noom_kill ")[2].split(b"\n")
-        return int(count or 0)
-    return 0
+        return float(count or math.nan)
+    return math.nan
 
 
 class ControlGroup:
