@@ -1,4 +1,4 @@
-"""Grafana can import the dashboard, and what it asks for is there."""
+"""Grafana can import the dashboard, and what it and the alert rules of Prometheus ask for is there."""
 
 from __future__ import annotations
 
@@ -9,24 +9,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from taskqueue_client.worker import WorkerIdentity
 from taskqueue_client.worker.monitoring.monitor import Vitals, WorkerMetrics
 
-DASHBOARD: dict[str, Any] = json.loads(
-    (Path(__file__).parents[2] / "examples" / "deploy" / "grafana-dashboard.json").read_text()
-)
+ROOT = Path(__file__).parents[2]
+DASHBOARD: dict[str, Any] = json.loads((ROOT / "examples/deploy/grafana-dashboard.json").read_text())
 PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
 VARIABLES: dict[str, dict[str, Any]] = {each["name"]: each for each in DASHBOARD["templating"]["list"]}
 QUERIES = [target["expr"] for panel in PANELS for target in panel["targets"]]
+ALERTS: dict[str, Any] = yaml.safe_load((ROOT / "examples/deploy/alerts.yml").read_text())
+RULES: dict[str, dict[str, Any]] = {
+    rule["alert"]: rule for group in ALERTS["groups"] for rule in group["rules"]
+}
 GRAFANAS_OWN = {"__rate_interval", "__all"}
 WIDTH = 24
 
 
 @pytest.fixture(scope="module")
-def exposed() -> dict[str, set[str]]:
-    """The names of all samples of a worker, with their labels."""
+def exposed() -> dict[str, set[tuple[str, str]]]:
+    """The names of all samples of a worker, with their labels and the values of these."""
     vitals = Vitals(
         has_claimed=True,
         since_claim=1.0,
@@ -38,16 +42,16 @@ def exposed() -> dict[str, set[str]]:
         blocked=0.0,
     )
     body, _ = WorkerMetrics([WorkerIdentity("proj/linux", "rack", "w1")], lambda: vitals).exposition()
-    found: dict[str, set[str]] = {}
+    found: dict[str, set[tuple[str, str]]] = {}
     for family in text_string_to_metric_families(body.decode()):
         for sample in family.samples:
-            found.setdefault(sample.name, set()).update(sample.labels)
+            found.setdefault(sample.name, set()).update(sample.labels.items())
     return found
 
 
 @pytest.mark.parametrize("query", [*QUERIES, VARIABLES["task_queue_id"]["query"]])
 def test_each_metric_that_the_dashboard_names_is_exposed_with_its_labels(
-    query: str, exposed: dict[str, set[str]]
+    query: str, exposed: dict[str, set[tuple[str, str]]]
 ) -> None:
     names = re.findall(r"taskqueue_worker_\w+", query)
     assert names
@@ -55,7 +59,7 @@ def test_each_metric_that_the_dashboard_names_is_exposed_with_its_labels(
     used = set(re.findall(r"(\w+)(?:=~|!~|!=|=)\"", query))
     for group in re.findall(r"by \(([^)]*)\)", query):
         used |= set(group.split(", "))
-    assert used <= set[str]().union(*(exposed[name] for name in names))
+    assert used <= {label for name in names for label, _ in exposed[name]}
 
 
 def test_each_value_of_a_label_that_the_dashboard_asks_for_is_known() -> None:
@@ -103,3 +107,25 @@ def test_panels_fit_the_grid_and_do_not_overlap() -> None:
 def test_each_variable_that_is_used_is_defined() -> None:
     used = set(re.findall(r"\$\{?(\w+)", json.dumps(DASHBOARD)))
     assert used - GRAFANAS_OWN == VARIABLES.keys()
+
+
+@pytest.mark.parametrize("alert", sorted(RULES.keys() - {"TaskqueueWorkerDown"}))
+def test_each_alert_names_metrics_and_labels_that_exist(
+    alert: str, exposed: dict[str, set[tuple[str, str]]]
+) -> None:
+    expression = RULES[alert]["expr"]
+    names = set(re.findall(r"taskqueue_worker_\w+", expression))
+    assert names
+    assert names <= exposed.keys()
+    known = set[tuple[str, str]]().union(*(exposed[name] for name in names))
+    for label, values in re.findall(r'(\w+)(?:=|!=|=~|!~)"([^"]*)"', expression):
+        assert {(label, value) for value in values.split("|")} <= known
+
+
+def test_each_alert_says_what_is_wrong_and_what_to_do() -> None:
+    assert all(rule["annotations"].keys() == {"summary", "action"} for rule in RULES.values())
+
+
+def test_the_alert_about_workers_that_are_down_names_the_job_of_the_documentation() -> None:
+    assert 'up{job="taskqueue-workers"}' in RULES["TaskqueueWorkerDown"]["expr"]
+    assert "job_name: taskqueue-workers" in (ROOT / "docs/how-to/metrics.md").read_text()
