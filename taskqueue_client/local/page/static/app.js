@@ -67,6 +67,7 @@ export function setQuery(changes) {
   for (const [key, value] of Object.entries(changes)) value ? query.set(key, value) : query.delete(key);
   const text = query.toString();
   history.replaceState(null, "", `${location.hash.split("?")[0] || "#/"}${text ? `?${text}` : ""}`);
+  shown = location.hash;
 }
 
 async function navigate() {
@@ -75,6 +76,7 @@ async function navigate() {
   const here = address();
   const name = here.parts[0] ?? "";
   if (view?.accepts?.(here)) {
+    shown = location.hash;
     drawBar();
     return draw();
   }
@@ -126,7 +128,7 @@ function draw() {
   if (!view?.isLoaded) return;
   const fresh = h("main", { id: "main", tabindex: "-1" }, view.error ? failure(view.error) : view.draw());
   morphChildren(main, fresh);
-  main.dataset.shown = location.hash;
+  main.dataset.shown = shown; // the address may be that of the next view already
   document.title = `${view.title?.() ?? "Local queue"} · local queue`;
   if (!view.error) view.drawn?.(main);
 }
