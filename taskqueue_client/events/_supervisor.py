@@ -124,7 +124,8 @@ class Supervisor:
             self._task.result()
 
     def _deliver(self, delivery: Delivery) -> None:
-        self._failures = 0
+        if self.state in {State.LISTENING, State.LAGGING}:  # not while a reconcile hook may still fail
+            self._failures = 0
         self.buffer.append(delivery)
         self.changed.set()
 

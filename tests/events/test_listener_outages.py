@@ -477,6 +477,38 @@ async def test_reconcile_is_called_with_the_gap_and_retried_until_it_succeeds(
     assert gaps[1].ended - gaps[0].ended >= 8  # the second wait: 16, shortened by up to half
 
 
+async def test_waits_grow_while_reconcile_fails_although_messages_arrive(
+    through_wire: PulseSettings, wire: Proxy, publisher: Publisher, pool: str, queue: str, states: States
+) -> None:
+    clock = WatchedClock()
+    listeners: list[AsyncListener] = []
+
+    async def reconcile(_: Gap) -> None:
+        await until_buffered(listeners[0], 1)
+        raise OSError
+
+    binding = events.task_completed(task_queue_id=pool)
+    async with AsyncListener(
+        through_wire,
+        [binding],
+        queue=queue,
+        on_state=states,
+        clock=clock,
+        wait_initial=2,
+        reconcile=reconcile,
+    ) as listener:
+        listeners.append(listener)
+        await publisher.complete(task_ids(1), pool)
+        await until_buffered(listener, 1)
+        wire.cut()
+        for failures in (1, 2, 3):
+            await states.until(lambda names, n=failures: names.count(State.DISCONNECTED) == n)  # type: ignore[misc] # n is bound here
+            await clock.move_a_sleeper(states.changes[-1].retry_in or 0)
+        await states.until(lambda names: names.count(State.DISCONNECTED) == 4)
+    waits = [change.retry_in for change in states.changes if change.retry_in is not None]
+    assert all(top / 2 <= wait <= top for wait, top in zip(waits, [2, 4, 8, 16], strict=True))
+
+
 async def test_a_failed_reconcile_is_called_again_with_the_information_about_the_lost_queue(
     settings: PulseSettings, publisher: Publisher, pool: str, queue: str, states: States
 ) -> None:
