@@ -126,9 +126,13 @@ class _Opener:
         self._next = 0
         self._opened: dict[int, _Opened] = {}
 
-    def take(self, position: int) -> _Opened | None:
-        """Return the opened content at a position; None if it is not open yet."""
-        return self._opened.pop(position, None)
+    def is_open(self, position: int) -> bool:
+        """Return whether the content at a position is open."""
+        return position in self._opened
+
+    def take(self, position: int) -> _Opened:
+        """Return the content at a position, which is open. It may be None if the caller has given that."""
+        return self._opened.pop(position)
 
     def open(self, position: int) -> _Opened:
         """Open the contents up to `position`, and some more. Blocks."""
@@ -138,7 +142,7 @@ class _Opener:
                 for _, content in some:
                     self._opened[self._next] = _opened(content)
                     self._next += 1
-            return self._opened.pop(position, self._every[position][1])  # `take` has taken a content of None
+            return self.take(position)
 
     def close(self) -> None:
         """Close the contents that were not uploaded."""
@@ -173,8 +177,9 @@ def _upload(
     artifact: RunArtifact,
     progress: Progress,
 ) -> Conversation[UploadOutcome]:
-    content = opener.take(position)
-    if content is None:
+    if opener.is_open(position):
+        content = opener.take(position)
+    else:
         content = yield from transfer.work(partial(opener.open, position))
     if isinstance(content, Exception):
         return UploadOutcome(artifact.name, error=content)
