@@ -67,7 +67,7 @@ def wait_for_task(
         The status of the resolved task.
 
     Raises:
-        InvalidArgument: `timeout` is not a number, `listener` is an asynchronous one, or `on_progress` is.
+        InvalidArgument: `timeout` is not a number, or `listener` or `on_progress` is asynchronous.
         WaitTimedOut: The task is not resolved in time.
         TaskQueueError: An error of the client or the listener.
     """
@@ -113,7 +113,7 @@ def wait_for_group(
         The status of each task, in the order of the Queue's list.
 
     Raises:
-        InvalidArgument: `timeout` is not a number, `listener` is an asynchronous one, or `on_progress` is.
+        InvalidArgument: `timeout` is not a number, or `listener` or `on_progress` is asynchronous.
         WaitTimedOut: A task is not resolved in time.
         TaskQueueError: An error of the client or the listener.
     """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import taskqueue_client
-from taskqueue_client import AsyncQueue, Credentials, Queue, RetryPolicy
+from taskqueue_client import AsyncQueue, Credentials, Queue, RetryPolicy, TaskRun
+from taskqueue_client.events import AsyncListener, wait_for_task
 from taskqueue_client.models import ReasonResolved
 
 
@@ -25,6 +26,15 @@ def blocking(queue: Queue) -> None:
     Credentials("a", "b").access_token = "c"  # no: frozen
     RetryPolicy(attempts="3")  # no: a number
     taskqueue_client.Qeue("https://tc.example.com")  # no: Queue
+
+
+def in_a_handler(task: TaskRun) -> None:
+    task.describe_environment({"imageHash": 1})  # no: a text
+    task.proxy(host=5)  # no: a text
+
+
+def waiting(queue: Queue, listener: AsyncListener) -> None:
+    wait_for_task(queue, "abc", listener=listener)  # no: a Listener
 
 
 async def awaited(queue: AsyncQueue) -> None:

@@ -209,7 +209,7 @@ class CommandNotStarted(TaskFailed):
 
 
 _OUT_OF_MEMORY = (
-    "while %s ran, the kernel killed a process of this machine for lack of memory: perhaps one of its own"
+    "the kernel killed a process of this machine for lack of memory while %s ran: perhaps a part of it"
 )
 
 
@@ -327,7 +327,7 @@ class _Run:
                 stream = Output(context.log, CAPTURE_LIMIT if name in self._captured else None)
                 self._streams[name] = stack.enter_context(stream)
             with self._process() as process:
-                self._killed_before = out_of_memory_kills()  # while the process starts: it takes a moment
+                self._killed_before = out_of_memory_kills()  # now, as the command does not wait for it
                 span.set("process.pid", process.pid)
                 context.guardian.add(process.pid)
                 stack.callback(context.guardian.remove, process.pid)

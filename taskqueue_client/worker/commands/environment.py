@@ -146,20 +146,20 @@ _NO_SECRETS = (
 
 
 def _bypassing_http_proxies(environment: dict[str, str]) -> dict[str, str]:
-    """Let calls to the proxy of the run bypass HTTP proxies, whose 127.0.0.1 is another machine."""
+    """Let calls to the proxy of the run bypass HTTP proxies, for which its address is another machine's."""
     if "TASKCLUSTER_PROXY_URL" not in environment or environment.keys().isdisjoint(_HTTP_PROXIES):
         return environment
     found = _RUN_PROXY.match(environment["TASKCLUSTER_PROXY_URL"])
     address = found[1] if found else "127.0.0.1"
     lower, upper = environment.get("no_proxy", ""), environment.get("NO_PROXY", "")
     return environment | {
-        "no_proxy": _with(address, lower or upper),
-        "NO_PROXY": _with(address, upper or lower),
+        "no_proxy": _with_host(lower or upper, address),
+        "NO_PROXY": _with_host(upper or lower, address),
     }
 
 
-def _with(address: str, hosts: str) -> str:
-    return hosts if hosts == "*" else ",".join(filter(None, [hosts, address]))
+def _with_host(hosts: str, host: str) -> str:
+    return hosts if hosts == "*" else ",".join(filter(None, [hosts, host]))
 
 
 _RUN_PROXY = re.compile(r"http://([\d.]+):")

@@ -90,6 +90,7 @@ _HOST_PATH = re.compile(r"/([^/]*\.[^/]*)(/.*)?")
 
 
 def _address(given: object) -> str:
+    """Return the text of an IPv4 address, or raise InvalidArgument."""
     with suppress(ValueError):
         if isinstance(given, str) and not IPv4Address(given).is_unspecified:
             return given
@@ -122,6 +123,7 @@ class TaskProxy:
         host: str = _LOOPBACK,
     ) -> None:
         self._host = _address(host)
+        self._hosts = {self._host, _LOOPBACK, "localhost"}  # another one is a web page's, by DNS rebinding
         self._root_url = root_url
         self._authorized_scopes = tuple(authorized_scopes)
         self._server_time = server_time
@@ -165,9 +167,10 @@ class TaskProxy:
         await self._session_of_retries.close()
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        hosts = {_LOOPBACK, "localhost", self._host}  # another one is a web page's, by DNS rebinding
-        if not self.path and request.host.partition(":")[0] not in hosts:
-            return _text(421, f"Misdirected request: the host must be one of {', '.join(sorted(hosts))}")
+        if not self.path and request.host.partition(":")[0] not in self._hosts:
+            return _text(
+                421, f"Misdirected request: the host must be one of {', '.join(sorted(self._hosts))}"
+            )
         given = request.raw_path
         if not hmac.compare_digest(given[: len(self.path)].encode(), self.path.encode()):
             refusal = _text(404, "Not found: use the whole URL of TASKCLUSTER_PROXY_URL")

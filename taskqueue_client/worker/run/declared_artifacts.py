@@ -51,7 +51,7 @@ _RESERVED = {
 }
 
 
-_UNICODE = re.compile(r"[^\ud800-\udfff]*")
+_WITHOUT_SURROGATES = re.compile(r"[^\ud800-\udfff]*")
 
 
 class ArtifactOptions(TypedDict, total=False):
@@ -162,7 +162,7 @@ class DeclaredArtifacts:
         """Add to `environment`, as `TaskRun.describe_environment` describes."""
         given = mapping("properties", properties)
         for each in (*given, *given.values()):
-            text("properties", each, _UNICODE, "a dict of str without lone surrogates")
+            text("properties", each, _WITHOUT_SURROGATES, "a dict of str without lone surrogates")
         with self._lock:
             self._check_open()
             self.environment.update(given)

@@ -211,9 +211,7 @@ class RunLifecycle:
         signaled, reason = self._resources.signaled, resolution_of(error)
         if signaled and reason in _NOT_RETRIED and await self._context.told_to_shut_down():
             explain(self._log, error)
-            shutdown = WorkerShutdown(f"{signaled[-1]}, and the worker was told to shut down")
-            shutdown.__cause__ = error
-            return shutdown
+            return WorkerShutdown(f"{signaled[-1]}, and the worker was told to shut down")
         return error
 
     async def _reported(self, reason: ReasonResolved) -> bool:
