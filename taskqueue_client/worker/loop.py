@@ -239,7 +239,8 @@ class WorkerLoop(ABC):
         SIGQUIT, stops them now. Outside of the main thread, signals are not handled.
 
         Raises:
-            ApiError: The Queue refused the first claim request: wrong credentials, missing scopes, …
+            CallFailed: The Queue refused the first claim request, because of wrong credentials, missing
+                scopes, …: an `ApiError`; or the last claim request before `max_idle` failed.
             InternalError: `max_internal_errors` in a row had the same cause, or the system does not start
                 the threads of the worker.
             InvalidArgument: Commands of tasks can read the file of `signing_key`, or `work_directory` cannot
@@ -258,7 +259,7 @@ class WorkerLoop(ABC):
         Ctrl-C, `asyncio.run` waits for the thread.
 
         Raises:
-            ApiError: As for `run`.
+            CallFailed: As for `run`.
             InternalError: As for `run`.
             InvalidArgument: As for `run`.
             RuntimeError: As for `run`.

@@ -119,7 +119,9 @@ class Session:
             async with AsyncExitStack() as stack:
                 await self._start(stack)
                 await self._finished.wait()
-        was_refused = isinstance(self._failure, CallFailed)  # as another machine would be
+        was_refused = (
+            self._failure is not None and not self._shutdown.has_begun
+        )  # as another machine would be
         if self._worker.runner is not None and not (self._shutdown.was_asked or was_refused):
             self._worker.runner.request_shutdown()
         if self._failure is not None:
@@ -143,8 +145,7 @@ class Session:
 
     def claiming_refused(self, error: CallFailed) -> None:
         """See `KeeperEvents`."""
-        self._failure = error
-        self._report_error(error, {}, self._secrets)
+        self._fail(error)
 
     def reclaim_began(self, late: float) -> None:
         """See `KeeperEvents`."""
@@ -167,7 +168,14 @@ class Session:
             stuck=sum(each.is_stuck for each in self._runs),
             slots=self._worker.config.concurrency,
             blocked=self._calls.blocked_for(now),
+            credentials_left=self._credentials_left(),
         )
+
+    def _credentials_left(self) -> float | None:
+        """Return for how many seconds the worker's own credentials are valid; None if that is unknown."""
+        expires = expires_at(self._credentials)
+        left = math.nan if expires is None else expires - known_time(self._queue)
+        return None if math.isnan(left) else left
 
     # Start and end
 
@@ -274,7 +282,7 @@ class Session:
         worker = self._worker
         self._claiming = asyncio.create_task(self._claiming_ended())
         self._claiming.add_done_callback(self._check_finished)
-        self._expiry = self._in_background(self._warn_of_expiry(self._credentials))
+        self._expiry = self._in_background(self._warn_of_expiry())
         self._in_background(self._watch_for_notice())
         if threading.current_thread() is not threading.main_thread():
             self._in_background(self._watch_program())
@@ -350,20 +358,21 @@ class Session:
         return task
 
     def _use_credentials(self, credentials: Credentials) -> None:
+        self._credentials = credentials
         self._keeper.use_credentials(credentials)
         self._expiry.cancel()
-        self._expiry = self._in_background(self._warn_of_expiry(credentials))
+        self._expiry = self._in_background(self._warn_of_expiry())
         log.info("the worker's own credentials were replaced: client %s", credentials.client_id)
 
-    async def _warn_of_expiry(self, credentials: Credentials | None) -> None:
+    async def _warn_of_expiry(self) -> None:
         """Say that the worker's own credentials expire, in time to replace them."""
-        expires, sleep = expires_at(credentials), self._worker.clock.sleep_async
-        if credentials is None or expires is None:
+        credentials, sleep = self._credentials, self._worker.clock.sleep_async
+        if credentials is None or expires_at(credentials) is None:
             return
-        while math.isnan(left := expires - known_time(self._queue)):  # this machine's clock may be wrong
+        while (left := self._credentials_left()) is None:  # this machine's clock may be wrong
             await sleep(FIRST_RESPONSE_INTERVAL)
         await sleep(max(left - EXPIRY_WARNING, 0))
-        left = expires - known_time(self._queue)  # less than expected if the machine was suspended
+        left = self._credentials_left() or 0.0  # less than expected if the machine was suspended
         if left > 0:
             log.warning(
                 "the worker's own credentials expire in %.0f s (client %s): claim requests will then be "
@@ -391,6 +400,11 @@ class Session:
             if self._shutdown.has_begun:
                 lifecycle.stop(shutdown.shutting_down())
             self._runs.begin(lifecycle)
+
+    def _fail(self, error: TaskQueueError) -> None:
+        """Let the worker end with an error."""
+        self._failure = self._failure or error
+        self._report_error(error, {}, self._secrets)
 
     def _report_error(self, error: BaseException, extra: dict[str, object], secrets: Secrets) -> None:
         if self._worker.runner is not None:
@@ -435,7 +449,11 @@ class Session:
         while (idle := self._runs.idle_for()) < limit:
             await self._worker.clock.sleep_async(limit - idle)
         if not self._shutdown.has_begun:
-            log.info("shutting down after %.1f s without work (max_idle)", idle)
+            if (failure := self._keeper.claiming.failure) is None:
+                log.info("shutting down after %.1f s without work (max_idle)", idle)
+            else:
+                log.error("shutting down after %.1f s without a task (max_idle): %s", idle, failure)
+                self._fail(failure)  # whether there is work is not known
             self._shutdown.begin(asked=False)
 
     # Shutting down

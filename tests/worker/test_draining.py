@@ -7,6 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 
+from taskqueue_client.errors import ConnectionFailed
+from taskqueue_client.local.faults import Respond
 from taskqueue_client.worker.loop import WorkerLoop
 from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
@@ -114,4 +116,24 @@ def test_a_short_max_idle_is_long_enough_to_turn_to_each_task_queue(world: World
     task_id = world.create()
     queues = ["proj/before", "proj/other", TASK_QUEUE_ID]
     work(world, lambda _: None, task_queue_id=queues, max_idle=0.01)
+    assert world.status(task_id).state == "completed"
+
+
+def test_a_worker_that_cannot_reach_the_queue_ends_after_max_idle_with_the_error(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else the machines of a fleet without a network would end as if there were no work."""
+    worker = worker_for(world, lambda _: None, root_url="http://127.0.0.1:1", max_idle=0.01)
+    with pytest.raises(ConnectionFailed, match="claimWork"):
+        worker.serve()
+    assert "without a task (max_idle): claimWork" in caplog.text
+
+
+def test_a_failed_claim_request_before_the_last_one_is_no_error_at_max_idle(world: World) -> None:
+    task_id = world.create()
+    world.local.faults.add(Respond(endpoint="queue.claimWork", status=503))
+    worker = worker_for(world, lambda _: None, max_idle=60.0)
+    worker.clock = world.local.clock
+    with Working(world, worker) as working:
+        advance_until_left(world, [working])
     assert world.status(task_id).state == "completed"

@@ -8,12 +8,14 @@ import resource
 import socket
 import sys
 import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 
+from taskqueue_client import temporary_credentials
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Respond
@@ -65,6 +67,41 @@ def test_a_worker_is_ready_after_the_first_response_of_the_queue_and_counts_its_
         until(lambda: f"tasks_total{{{labels}}} 1.0" in requests.get(page, timeout=WAIT).text)
     assert f'claim_calls_total{{result="unknown",task_queue_id="{TASK_QUEUE_ID}"}} 1' in held
     assert f'claims_total{{task_queue_id="{TASK_QUEUE_ID}"}} 1.0' in held
+
+
+def shown(port: int, name: str) -> float | None:
+    """Return the value of a sample of the worker, with its labels in the name; None if there is none."""
+    page = requests.get(f"http://127.0.0.1:{port}/metrics", timeout=WAIT).text
+    values = [
+        line.split(" ")[1] for line in page.splitlines() if line.startswith(f"taskqueue_worker_{name} ")
+    ]
+    return float(values[0]) if values else None
+
+
+def test_the_time_left_of_the_credentials_is_shown_by_the_clock_of_the_queue(world: World, port: int) -> None:
+    world.local.clock.advance(seconds=7200)
+    own = world.local.credentials
+    lifetime = timedelta(hours=3)
+    with Working(world, worker_for(world, lambda _: None, metrics_port=port)) as working:
+        until(lambda: status(port, "metrics") == 200)
+        assert shown(port, "credentials_left_seconds") is None  # they do not expire
+        working.worker.credentials = temporary_credentials(own, ["*"], lifetime=lifetime)
+        until(lambda: shown(port, "credentials_left_seconds") is not None)
+        left = shown(port, "credentials_left_seconds")
+        assert left is not None
+        assert 3500 < left < 3700
+
+
+def test_an_upload_that_fails_because_of_the_task_is_not_counted_as_one_of_the_worker(
+    world: World, port: int
+) -> None:
+    world.create()
+    with Working(
+        world, worker_for(world, lambda task: task.upload_artifact("x", Path("none")), metrics_port=port)
+    ):
+        until(lambda: status(port, "metrics") == 200)
+        until(lambda: shown(port, 'uploads_total{result="invalid"}') == 1)
+        assert shown(port, 'uploads_total{result="failed"}') == 0
 
 
 def test_a_worker_whose_handler_does_not_stop_is_not_live_until_it_does(

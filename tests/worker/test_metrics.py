@@ -33,6 +33,7 @@ VITALS = Vitals(
     stuck=0,
     slots=2,
     blocked=0.0,
+    credentials_left=3600.0,
 )
 
 
@@ -165,6 +166,7 @@ def test_failures_of_uploads_and_reclaims_are_counted(metrics: WorkerMetrics) ->
     metrics.reclaims.labels("failed").inc()
     metrics.uploaded_bytes.inc(1.5e12)
     assert value(metrics, "uploads_total", result="failed") == 1
+    assert value(metrics, "uploads_total", result="invalid") == 0
     assert value(metrics, "reclaims_total", result="failed") == 1
     assert value(metrics, "uploaded_bytes_total") == 1.5e12
 
@@ -176,7 +178,9 @@ def test_the_info_names_the_versions_and_the_worker(metrics: WorkerMetrics) -> N
 
 
 def test_a_gauge_without_a_value_is_not_shown() -> None:
-    metrics = metrics_of(replace(VITALS, since_claim=None, lease_left=None, claimed=0))
+    nothing = replace(VITALS, since_claim=None, lease_left=None, claimed=0, credentials_left=None)
+    metrics = metrics_of(nothing)
+    assert value(metrics, "credentials_left_seconds") is None
     assert value(metrics, "claim_call_age_seconds") is None
     assert value(metrics, "lease_left_seconds") is None
     assert value(metrics, "tasks_claimed") == 0

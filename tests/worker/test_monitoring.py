@@ -35,6 +35,7 @@ WELL = Vitals(
     stuck=0,
     slots=2,
     blocked=0.0,
+    credentials_left=None,
 )
 
 

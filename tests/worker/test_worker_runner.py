@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskqueue_client import Credentials, temporary_credentials
+from taskqueue_client.local.faults import Respond
 from taskqueue_client.worker import worker_runner
 from taskqueue_client.worker.worker_log import log
 from taskqueue_client.worker.worker_runner import (
@@ -273,6 +274,30 @@ def test_without_a_welcome_the_worker_works_and_logs_to_standard_error(world: Wo
     assert world.run(task_id).state == "completed"
     assert parent.messages == []
     assert "ended: completed" in "".join(parent.errors)
+
+
+def test_a_worker_that_is_refused_does_not_ask_for_another_machine_which_would_be_refused_too(
+    start: Start,
+) -> None:
+    with start(credentials=Credentials("nobody", "wrong")) as parent:
+        parent.send(WELCOME)
+        assert parent.ended() == 3
+    (report,) = parent.of_type("error-report")
+    assert report["title"] == "AuthenticationFailed"
+    assert parent.of_type("shutdown") == []
+
+
+def test_a_worker_says_at_max_idle_that_claim_requests_fail_and_asks_for_the_end_of_its_machine(
+    world: World, start: Start
+) -> None:
+    world.local.faults.add(Respond(endpoint="queue.claimWork", status=503, times=99))
+    with start("--max-idle", "0.1") as parent:
+        parent.send(WELCOME)
+        assert parent.ended() == 1
+    (report,) = parent.of_type("error-report")
+    assert (report["title"], report["kind"]) == ("InternalServerError", "internal-error")
+    assert "claimWork" in report["description"]
+    assert len(parent.of_type("shutdown")) == 1
 
 
 def test_runs_may_finish_if_the_runner_says_so(world: World, start: Start, tmp_path: Path) -> None:

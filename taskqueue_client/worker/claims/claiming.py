@@ -126,6 +126,7 @@ class Claiming:
 
     Attributes:
         has_claimed: The Queue has responded to a claim request, with or without work.
+        failure: Why the last claim request failed; None if it did not.
     """
 
     def __init__(
@@ -155,6 +156,7 @@ class Claiming:
         self._refused_wait: asyncio.Task[None] | None = None  # ends as soon as there are other credentials
         self._has_others = False  # other credentials have come during the request
         self.has_claimed = False
+        self.failure: errors.CallFailed | None = None
         self._due_since: float | None = None
         self._recovered = -math.inf
         self._outage = 0.0
@@ -268,7 +270,7 @@ class Claiming:
         if self._failures:
             self._recovered = self._clock.monotonic()
             self._outage = min(self.seconds_without_response() or 0.0, OUTAGE_MOST)
-        self.has_claimed, self._failures, self._is_refused = True, 0, False
+        self.has_claimed, self._failures, self._is_refused, self.failure = True, 0, False, None
         self._due_since = None
         self._free -= len(claims)
         self._claimable -= len(claims)
@@ -287,6 +289,7 @@ class Claiming:
             return 0.0
         is_cut_off = _is_cut_off(error)
         self._failures = 0 if is_cut_off else self._failures + 1
+        self.failure = None if is_cut_off else error
         wait = max(_backoff(self._failures), min(asked_to_wait(error), RETRY_AFTER_MOST))
         level = logging.ERROR if is_refusal else logging.WARNING
         hint = "; the Queue waits 20 s for work: is a proxy's timeout shorter?" if is_cut_off else ""

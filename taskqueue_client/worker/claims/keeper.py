@@ -33,8 +33,8 @@ class Keeper:
     `make_queue` and `make_source` are called in the keeper's loop.
 
     Attributes:
-        claiming: The loop of claim requests. Only its `has_claimed` and `seconds_without_response` may be
-            used from other threads.
+        claiming: The loop of claim requests. Only its `has_claimed`, `failure` and
+            `seconds_without_response` may be used from other threads.
     """
 
     def __init__(

@@ -62,6 +62,8 @@ class Vitals:
         stuck: How many slots are held by handlers that do not stop, though their runs have ended.
         slots: How many slots there are: the setting `concurrency`.
         blocked: For how long the worker's event loop has been blocked, by a hook or a log handler that waits.
+        credentials_left: What is left of the worker's own credentials; None if they do not expire, or while
+            the Queue's time is unknown.
     """
 
     has_claimed: bool
@@ -72,6 +74,7 @@ class Vitals:
     stuck: int
     slots: int
     blocked: float
+    credentials_left: float | None
 
 
 class _Labels(NamedTuple):
@@ -130,7 +133,7 @@ class WorkerMetrics:
             "reclaim_lateness_seconds", "How late reclaims began.", buckets=LATENESS_BUCKETS
         )
         self.uploads = counter(
-            "uploads", "Uploads of artifacts and logs.", _label("result", "uploaded", "failed")
+            "uploads", "Uploads of artifacts and logs.", _label("result", "uploaded", "failed", "invalid")
         )
         self.uploaded_bytes = counter("uploaded_bytes", "Bytes uploaded, before compression.")
         self._show_worker(identities[0])
@@ -159,6 +162,11 @@ class WorkerMetrics:
                 vitals.since_claim,
             ),
             ("lease_left_seconds", "What is left of the lease that ends first.", vitals.lease_left),
+            (
+                "credentials_left_seconds",
+                "What is left of the worker's own credentials.",
+                vitals.credentials_left,
+            ),
             ("handlers_stuck", "Handlers that do not stop, though their runs have ended.", vitals.stuck),
         ):
             yield GaugeMetricFamily(PREFIX + name, meaning, value)

@@ -225,7 +225,7 @@ class ArtifactUploads:
         return result.size
 
     def _failed(self, name: str, error: Exception) -> Outcome:
-        self._metrics.uploads.labels("failed").inc()
+        self._metrics.uploads.labels("failed" if error_reason(error) is None else "invalid").inc()
         self._log.logger.error("cannot upload %s: %s", name, error)
         return outcome_of_failed_upload(name, error)
 
