@@ -9,6 +9,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import nullcontext
+from difflib import SequenceMatcher
 from functools import partial
 from importlib import import_module
 from inspect import Signature, iscoroutinefunction, signature
@@ -140,6 +141,7 @@ class WorkerLoop(ABC):
         **settings: Unpack[WorkerSettings],
     ) -> None:
         _check_methods(self)
+        _check_names(settings)
         check_kind("pulse", unless_text(pulse), PulseSettings | None)
         check_kinds(
             locals(), config_file=str | os.PathLike | None, clock=Clock | None, runner=WorkerRunner | None
@@ -380,6 +382,14 @@ def _check_methods(worker: WorkerLoop) -> None:
         except TypeError as error:
             allowed = f"def {name}({', '.join(['self', *parameters])})"
             raise InvalidArgument(name, method, allowed, f"wrong parameters ({error})") from error
+
+
+def _check_names(settings: Mapping[str, object]) -> None:
+    """Refuse a misspelled setting before another one is found to be missing."""
+    for name in settings.keys() - WorkerSettings.__optional_keys__:
+        known = WorkerArguments.__optional_keys__
+        closest = max(known, key=lambda each: SequenceMatcher(None, name, each).ratio())
+        raise InvalidArgument(name, "", "", f"unknown argument; the closest known one is {closest}")
 
 
 def _signature(method: object) -> Signature:

@@ -325,6 +325,7 @@ def test_a_workers_own_settings_are_a_table_of_the_same_file(tmp_path: Path, nam
         ("worker: {costum: {}}", Own, "unknown key 'costum'; known keys: custom"),
         ("worker: {custom: {cache: /c}, cache: /c}", Own, "unknown key 'cache'; known keys: custom"),
         ("worker: 5", Own, "a table with the key custom"),
+        ("worker: {custom: [1]}", None, "not a table"),
         ("worker: {custom: {cache: /c}}", None, "unknown key 'cache'; known keys: none"),
     ],
 )

@@ -159,6 +159,21 @@ def test_a_program_with_patched_modules_is_refused_before_anything_is_claimed(
     assert reasons(world, task_id) == ["None"]
 
 
+@pytest.mark.parametrize(
+    ("name", "closest"),
+    [("concurency", "concurrency"), ("credential", "credentials"), ("task_queue", "task_queue_id")],
+)
+def test_a_misspelled_argument_is_refused_before_others_are_missing(name: str, closest: str) -> None:
+    class Idle(WorkerLoop):
+        def run_task(self, task: TaskRun) -> None:
+            """Do nothing."""
+
+    arguments: Any = {name: "s3cret"}
+    with pytest.raises(InvalidArgument) as refused:
+        Idle(**arguments)
+    assert str(refused.value) == f"{name}: unknown argument; the closest known one is {closest}"
+
+
 def test_a_worker_runs_again_when_it_has_ended(world: World) -> None:
     worker = worker_for(world, lambda _: None, max_tasks=1)
     for _ in range(2):
