@@ -101,6 +101,7 @@ class BrokerSession:
         self.queue_was_lost = False
         self.backlog_at_start = 0
         self._is_durable = plan.queue is not None
+        self._bindings = plan.bindings
         self._connection = connection
         self._channel = channel
         self._verdicts: asyncio.Queue[tuple[int, bool, bool]] = asyncio.Queue()
@@ -145,9 +146,18 @@ class BrokerSession:
         else:
             quorum: dict[str, Any] = {"x-queue-type": "quorum"}
             declared = await self._channel.queue_declare(self.queue, durable=True, arguments=quorum)
-        for binding in plan.bindings:
-            await self._channel.queue_bind(self.queue, binding.exchange, binding.routing_key_pattern)
+        await self._bind()
         return declared.message_count or 0
+
+    async def _bind(self) -> None:
+        """Bind with one round trip: the response to the last binding follows the errors of the others."""
+        last = len(self._bindings) - 1
+        for index, binding in enumerate(self._bindings):
+            pattern = binding.routing_key_pattern
+            if index < last:
+                await self._channel.queue_bind(self.queue, binding.exchange, pattern, nowait=True)
+            else:
+                await self._channel.queue_bind(self.queue, binding.exchange, pattern)
 
     async def _consume(self, prefetch: int, deliver: Callable[[Delivery], None]) -> None:
         async def on_message(message: DeliveredMessage) -> None:
@@ -163,13 +173,21 @@ class BrokerSession:
             return False
         return not self._is_durable or isinstance(self.ended.result(), QueueDeleted)
 
-    async def backlog(self) -> int:
-        """Return the number of messages in the queue, without those that were delivered."""
-        try:
-            with broker_errors(None):
+    async def check(self) -> int:
+        """Return the number of messages in the queue, without those that were delivered.
+
+        Binds again: a binding ends without a word if its exchange is deleted, or if somebody removes it.
+
+        Raises:
+            QueueDeleted: The queue does not exist.
+            BrokerRefused: A binding was refused, as its exchange does not exist.
+        """
+        with broker_errors(None):
+            try:
                 declared = await self._channel.queue_declare(self.queue, passive=True)
-        except BrokerRefused as error:
-            raise QueueDeleted(f"{self.queue} was deleted") from error
+            except aiormq.ChannelNotFoundEntity as error:
+                raise QueueDeleted(f"{self.queue} was deleted") from error
+            await self._bind()
         return declared.message_count or 0
 
     def acknowledge(self, tag: int) -> None:

@@ -136,6 +136,7 @@ class Supervisor:
             if isinstance(reason, BrokerRefused) and not self._counts.connections:
                 raise reason  # a refused first connection: retries would be refused as well
             self._lost_since = self._lost_since or self._clock.now()
+            self._queue_was_lost |= isinstance(reason, BrokerRefused)  # maybe a binding
             if isinstance(reason, QueueDeleted):
                 self._queue_was_lost = True
                 self.buffer.extend(self._parked)  # now, as another listener may declare the queue first
@@ -168,7 +169,7 @@ class Supervisor:
             try:
                 await self._begin(session)
                 return await self._watch(session)
-            except (BrokerLost, ReconcileFailed) as error:
+            except (BrokerLost, BrokerRefused, ReconcileFailed) as error:
                 return error
 
     async def _open(self, at_end: AsyncExitStack) -> BrokerSession:
@@ -215,7 +216,7 @@ class Supervisor:
 
     async def _check(self, session: BrokerSession, before: int) -> int:
         try:
-            backlog = await within(self._clock, RESPONSE_TIMEOUT, session.backlog())
+            backlog = await within(self._clock, RESPONSE_TIMEOUT, session.check())
         except TimeoutError as error:
             raise BrokerLost(f"the broker did not respond within {RESPONSE_TIMEOUT:g} s") from error
         self._failures = 0

@@ -254,7 +254,7 @@ class AsyncListener(_Consumer[Awaitable[object]]):
             so read the status of the tasks that matter. If it raises, the listener reconnects and calls it
             again. Asynchronous here; `Listener` calls it on a separate thread.
         on_state: Called with each `StateChange`; must not block.
-        check_interval: Seconds between checks of the connection and the length of the queue.
+        check_interval: Seconds between checks of the connection, the bindings and the length of the queue.
         wait_initial: Seconds before the first reconnect, also after a message or a successful check; doubled
             for each retry, with jitter.
         wait_max: The longest wait between reconnects, in seconds.
