@@ -8,6 +8,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
+from inspect import isawaitable, iscoroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from taskqueue_client._protocol.threads_and_tasks import end_tasks, is_canceled
@@ -34,6 +35,30 @@ T = TypeVar("T")
 
 class WrongFunction(TypeError):
     """A hook or handler is asynchronous and must not be, or the other way round: it ends the listener."""
+
+
+def awaitable(argument: str, returned: object) -> Awaitable[object]:
+    """Return what an asynchronous function has returned, to be awaited.
+
+    Raises:
+        WrongFunction: The function is not asynchronous.
+    """
+    if not isawaitable(returned):
+        raise WrongFunction(
+            f"{argument}: returned {type(returned).__name__}; an AsyncListener needs an asynchronous function"
+        )
+    return returned
+
+
+def check_finished(argument: str, returned: object) -> None:
+    """Do nothing if a function that is not asynchronous has returned.
+
+    Raises:
+        WrongFunction: The function is asynchronous: it has not even begun.
+    """
+    if iscoroutine(returned):
+        returned.close()  # without a warning that it was not awaited, as the error says so
+        raise WrongFunction(f"{argument}: returned a coroutine, which only an AsyncListener awaits")
 
 
 async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, T]) -> T:

@@ -9,7 +9,6 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from contextlib import contextmanager, suppress
-from inspect import isawaitable, iscoroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 
@@ -17,7 +16,7 @@ from taskqueue_client import _arguments as arguments
 from taskqueue_client._protocol.threads_and_tasks import end_other_tasks
 from taskqueue_client.clock import Clock, SystemClock
 
-from ._supervisor import Supervisor, WrongFunction, within
+from ._supervisor import Supervisor, WrongFunction, awaitable, check_finished, within
 from .event import Counts, DuplicateFilter, Event, Gap, State, StateChange, UnreadableMessage
 from .exchanges import Binding
 from .settings import PulseSettings, make_plan
@@ -64,6 +63,7 @@ class _Consumer(ABC, Generic[HookResult]):
         self._counts = Counts()
         self._current: Delivery | None = None
         self._stopped = False
+        self._is_handling = False
         self._opened = False
         self._waiting: asyncio.Task[Any] | None = None
         self._supervisor = Supervisor(
@@ -113,6 +113,10 @@ class _Consumer(ABC, Generic[HookResult]):
         """The full name of the queue; None before a queue without a name was declared."""
         return self._supervisor.queue
 
+    def reject(self) -> None:
+        """Return the current event to the queue, or drop it if it was delivered too often."""
+        self._on_loop_thread(lambda: self._fail(leaving=False))
+
     def _open_once(self) -> None:
         """Note that the block is entered: a second one would receive nothing, or share this one's queue."""
         if self._opened:
@@ -130,7 +134,9 @@ class _Consumer(ABC, Generic[HookResult]):
             raise
 
     async def _close(self, error: BaseException | None) -> None:
-        if isinstance(error, Exception):
+        if self._is_handling:
+            self._current = None  # returns to the queue: its handler still runs, and may yet fail
+        elif isinstance(error, Exception):
             self._fail(leaving=True)
         elif error is None:
             self._acknowledge()
@@ -172,6 +178,24 @@ class _Consumer(ABC, Generic[HookResult]):
             self._duplicates.remember(delivery.event)
         delivery.session.acknowledge(delivery.tag)
 
+    def _on_loop_thread(self, callback: Callable[[], None]) -> None:
+        callback()
+
+    @contextmanager
+    def _handling(self, event: Event) -> Generator[None]:
+        """Reject an event whose handler fails, put back one whose handler is interrupted, as by Ctrl-C."""
+        self._is_handling = True
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, WrongFunction) or not isinstance(error, Exception):
+                self._on_loop_thread(self._put_back)
+                raise
+            _LOG.exception("handler failed for %s", event)
+            self.reject()
+        finally:
+            self._is_handling = False
+
     def _put_back(self) -> None:
         """Neither acknowledge nor reject the current event: it is the next one, or returns to the queue."""
         if self._current is not None:
@@ -182,19 +206,19 @@ class _Consumer(ABC, Generic[HookResult]):
         delivery, self._current = self._current, None
         if delivery is None:
             return
-        requeue = delivery.event.redeliveries < self._redeliveries
-        if requeue:
-            self._counts.returned += 1
-        else:
+        if delivery.event.redeliveries >= self._redeliveries:
             self._counts.dropped += 1
             deliveries = delivery.event.redeliveries + 1
             _LOG.error("message dropped: its handler failed in delivery %d: %s", deliveries, delivery.event)
-        if leaving and requeue:
+            delivery.session.reject(delivery.tag, requeue=False)
+            return
+        self._counts.returned += 1
+        if leaving:
             return  # closing returns it; if rejected now, it would be delivered here again
-        if requeue and delivery.session.is_queue_gone:
+        if delivery.session.is_queue_gone:
             self._supervisor.buffer.appendleft(delivery.again())
         else:
-            delivery.session.reject(delivery.tag, requeue=requeue)
+            delivery.session.reject(delivery.tag, requeue=True)
 
     async def _is_available(self, timeout: float | None) -> bool:  # noqa: ASYNC109 - measured on `clock`
         """Wait, and return whether there is an event to hand over."""
@@ -230,7 +254,8 @@ class AsyncListener(_Consumer[Awaitable[object]]):
     Entering the `async with` block returns when the queue and its bindings are declared. Going on to the
     next event acknowledges the current one, and so does leaving the block. Leaving the block by an
     exception returns the current event to the queue, or drops it if it was delivered `redeliveries` times
-    before. Leaving by cancellation always returns it. Events that were not handed over return to the queue.
+    before. Leaving by cancellation always returns it, and so does leaving while a handler of `run` still
+    works on it. Events that were not handed over return to the queue.
 
     A listener is opened once and read by one task: reading an event acknowledges the one before.
 
@@ -244,8 +269,9 @@ class AsyncListener(_Consumer[Awaitable[object]]):
         queue: The name of a durable queue, `<name>` of `queue/<user>/<name>`. It keeps messages while no
             listener is connected; listeners of one queue share its messages. Bindings are added to a
             durable queue and never removed. By default the queue ends with the connection.
-        prefetch: The largest number of messages that are received but not acknowledged. RabbitMQ takes a
-            message back if it is not acknowledged within its `consumer_timeout` (30 minutes).
+        prefetch: The largest number of messages that are received but not acknowledged. RabbitMQ closes the
+            connection, and takes all of them back, if one is not acknowledged within its `consumer_timeout`
+            (30 minutes) from its delivery: the handlers of so many messages must take less time together.
         redeliveries: How often a message whose handler failed is delivered again before it is dropped. Each
             delivery counts, also one that a lost connection interrupted, and one to a listener that ended
             before it handed the message over: to be retried after restarts, messages need a larger number.
@@ -267,7 +293,7 @@ class AsyncListener(_Consumer[Awaitable[object]]):
 
     @staticmethod
     def _asynchronous(hook: Callable[[Gap], Awaitable[object]]) -> Callable[[Gap], Awaitable[object]]:
-        return lambda gap: _awaitable("reconcile", hook(gap))
+        return lambda gap: awaitable("reconcile", hook(gap))
 
     async def __aenter__(self) -> Self:
         """Connect, retrying until there is a broker or the listener is stopped.
@@ -320,12 +346,8 @@ class AsyncListener(_Consumer[Awaitable[object]]):
         """
         arguments.check_function("handler", handler)
         async for event in self:
-            with _settling(event, self.reject, self._put_back):
-                await _awaitable("handler", handler(event))
-
-    def reject(self) -> None:
-        """Return the current event to the queue, or drop it if it was delivered too often."""
-        self._fail(leaving=False)
+            with self._handling(event):
+                await awaitable("handler", handler(event))
 
     def stop(self) -> None:
         """End the iteration before the next event. Call it on the event loop's thread."""
@@ -346,7 +368,7 @@ class Listener(_Consumer[object]):
     @staticmethod
     def _asynchronous(hook: Callable[[Gap], object]) -> Callable[[Gap], Awaitable[object]]:
         async def call(gap: Gap) -> None:
-            _finished("reconcile", await asyncio.to_thread(hook, gap))
+            check_finished("reconcile", await asyncio.to_thread(hook, gap))
 
         return call
 
@@ -413,12 +435,8 @@ class Listener(_Consumer[object]):
         """
         arguments.check_function("handler", handler)
         for event in self:
-            with _settling(event, self.reject, lambda: self._on_loop_thread(self._put_back)):
-                _finished("handler", handler(event))
-
-    def reject(self) -> None:
-        """Return the current event to the queue, or drop it if it was delivered too often."""
-        self._on_loop_thread(lambda: self._fail(leaving=False))
+            with self._handling(event):
+                check_finished("handler", handler(event))
 
     def stop(self) -> None:
         """End the iteration before the next event. Any thread, and a signal handler, may call it."""
@@ -471,40 +489,3 @@ class Listener(_Consumer[object]):
         loop, self._loop = self._running_loop(), None
         loop.call_soon_threadsafe(loop.stop)
         self._thread.join()
-
-
-def _awaitable(argument: str, returned: object) -> Awaitable[object]:
-    """Return what an asynchronous function has returned, to be awaited.
-
-    Raises:
-        WrongFunction: The function is not asynchronous.
-    """
-    if not isawaitable(returned):
-        raise WrongFunction(
-            f"{argument}: returned {type(returned).__name__}; an AsyncListener needs an asynchronous function"
-        )
-    return returned
-
-
-def _finished(argument: str, returned: object) -> None:
-    """Do nothing if a function that is not asynchronous has returned.
-
-    Raises:
-        WrongFunction: The function is asynchronous: it has not even begun.
-    """
-    if iscoroutine(returned):
-        returned.close()  # without a warning that it was not awaited, as the error says so
-        raise WrongFunction(f"{argument}: returned a coroutine, which only an AsyncListener awaits")
-
-
-@contextmanager
-def _settling(event: Event, reject: Callable[[], None], put_back: Callable[[], None]) -> Generator[None]:
-    """Reject an event whose handler fails, and put back one whose handler is interrupted, as by Ctrl-C."""
-    try:
-        yield
-    except BaseException as error:
-        if isinstance(error, WrongFunction) or not isinstance(error, Exception):
-            put_back()
-            raise
-        _LOG.exception("handler failed for %s", event)
-        reject()

@@ -442,6 +442,38 @@ async def test_an_event_whose_handler_is_canceled_is_handled_again_although_the_
         assert (task_of(event), event.redeliveries) == (sent, 1)
 
 
+@pytest.mark.parametrize("leaving", [None, ZeroDivisionError()])
+async def test_an_event_whose_handler_runs_when_the_block_is_left_returns_to_the_queue(
+    settings: PulseSettings,
+    publisher: Publisher,
+    pool: str,
+    queue: str,
+    states: States,
+    leaving: Exception | None,
+) -> None:
+    (sent,) = task_ids(1)
+    at_work, end = asyncio.Event(), asyncio.Event()
+
+    async def handler(_: events.Event) -> None:
+        at_work.set()
+        await end.wait()
+        raise ZeroDivisionError
+
+    for redeliveries in (0, 1, 2):
+        listener = durable(settings, pool, queue, states, Gaps().note)
+        await listener.__aenter__()
+        if not redeliveries:
+            await publisher.complete([sent], pool)
+        at_work.clear()
+        end.clear()
+        running = asyncio.create_task(listener.run(handler))
+        await at_work.wait()
+        await listener.__aexit__(type(leaving) if leaving else None, leaving, None)
+        end.set()
+        await running
+        assert listener.counts.acknowledged == 0
+
+
 @pytest.mark.parametrize(
     "error",
     [
