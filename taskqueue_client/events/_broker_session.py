@@ -100,7 +100,6 @@ class BrokerSession:
         self.queue = plan.queue or f"queue/{plan.settings.user}/{slugid()}"
         self.queue_was_lost = False
         self.backlog_at_start = 0
-        self._is_durable = plan.queue is not None
         self._bindings = plan.bindings
         self._connection = connection
         self._channel = channel
@@ -165,13 +164,6 @@ class BrokerSession:
 
         await self._channel.basic_qos(prefetch_count=prefetch)
         await self._channel.basic_consume(self.queue, on_message)
-
-    @property
-    def is_queue_gone(self) -> bool:
-        """Whether the session has ended, and its queue, too: the broker cannot deliver messages again."""
-        if not self.ended.done():
-            return False
-        return not self._is_durable or isinstance(self.ended.result(), QueueDeleted)
 
     async def check(self) -> int:
         """Return the number of messages in the queue, without those that were delivered.

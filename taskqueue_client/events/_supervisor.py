@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from inspect import isawaitable, iscoroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakSet
 
 from taskqueue_client._protocol.threads_and_tasks import end_tasks, is_canceled
 from taskqueue_client.clock import Clock
@@ -116,11 +117,16 @@ class Supervisor:
         self._lost_since: float | None = None
         self._queue_was_lost = False  # since then
         self._failures = 0
+        self._redelivering: WeakSet[BrokerSession] = WeakSet()  # those of a durable queue that still exists
 
     @property
     def queue(self) -> str | None:
         """The full name of the queue, once known."""
         return self.plan.queue or (self._session.queue if self._session else None)
+
+    def redelivers(self, delivery: Delivery) -> bool:
+        """Return whether the broker delivers a rejected message again and counts the deliveries."""
+        return delivery.session in self._redelivering
 
     def start(self) -> None:
         self.changed = asyncio.Event()  # a refused listener may be opened again, by another event loop
@@ -160,10 +166,12 @@ class Supervisor:
             reason = await self._listen()
             if isinstance(reason, BrokerRefused) and not self._counts.connections:
                 raise reason  # a refused first connection: retries would be refused as well
-            self._lost_since = self._lost_since or self._clock.now()
-            self._queue_was_lost |= isinstance(reason, BrokerRefused)  # maybe a binding
+            if self._counts.connections:
+                self._lost_since = self._lost_since or self._clock.now()
+                self._queue_was_lost |= isinstance(reason, BrokerRefused)  # maybe a binding
             if isinstance(reason, QueueDeleted):
                 self._queue_was_lost = True
+                self._redelivering.clear()
                 self.buffer.extend(self._parked)  # now, as another listener may declare the queue first
                 self._parked = []
             wait = self._next_wait()
@@ -209,6 +217,9 @@ class Supervisor:
         queue_was_lost = session.queue_was_lost or self.plan.queue is None
         if session.queue_was_lost:
             self._change(StateChange(State.QUEUE_DELETED, QueueDeleted(f"{session.queue} was deleted")))
+            self._redelivering.clear()
+        if self.plan.queue is not None:
+            self._redelivering.add(session)
         self._queue_was_lost |= queue_was_lost
         self._unpark(session, queue_was_lost=queue_was_lost)
         if self._lost_since is not None:

@@ -215,10 +215,10 @@ class _Consumer(ABC, Generic[HookResult]):
         self._counts.returned += 1
         if leaving:
             return  # closing returns it; if rejected now, it would be delivered here again
-        if delivery.session.is_queue_gone:
-            self._supervisor.buffer.appendleft(delivery.again())
-        else:
+        if self._supervisor.redelivers(delivery):
             delivery.session.reject(delivery.tag, requeue=True)
+        else:
+            self._supervisor.buffer.appendleft(delivery.again())
 
     async def _is_available(self, timeout: float | None) -> bool:  # noqa: ASYNC109 - measured on `clock`
         """Wait, and return whether there is an event to hand over."""

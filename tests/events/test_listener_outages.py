@@ -422,6 +422,45 @@ async def test_an_event_that_fails_after_its_queue_was_deleted_is_yielded_again(
         assert (task_of(event), event.redeliveries) == (sent, 1)
 
 
+async def test_an_event_that_fails_after_its_queue_was_deleted_in_an_outage_is_yielded_again(
+    through_wire: PulseSettings, wire: Proxy, publisher: Publisher, pool: str, queue: str, states: States
+) -> None:
+    (sent,) = task_ids(1)
+    async with durable(through_wire, pool, queue, states, Gaps().note) as listener:
+        await publisher.complete([sent], pool)
+        await anext(listener)
+        await wire.shut()
+        await publisher.channel.queue_delete(listener.queue or "")
+        await wire.open()
+        await states.until(lambda names: names.count(State.LISTENING) == 2)
+        listener.reject()
+        event = await anext(listener)
+        assert (task_of(event), event.redeliveries) == (sent, 1)
+
+
+async def test_an_event_of_a_queue_without_a_name_is_dropped_after_its_redeliveries(
+    settings: PulseSettings, publisher: Publisher, pool: str
+) -> None:
+    """The broker counts no deliveries there."""
+    poison, good = task_ids(2)
+    failed: list[int] = []
+
+    async def handler(event: events.Event) -> None:
+        if task_of(event) == good:
+            listener.stop()
+        else:
+            failed.append(event.redeliveries)
+            raise ZeroDivisionError
+
+    async with AsyncListener(
+        settings, [events.task_completed(task_queue_id=pool)], redeliveries=3
+    ) as listener:
+        await publisher.complete([poison, good], pool)
+        await listener.run(handler)
+    assert failed == [0, 1, 2, 3]
+    assert (listener.counts.returned, listener.counts.dropped) == (3, 1)
+
+
 async def test_an_event_whose_handler_is_canceled_is_handled_again_although_the_program_goes_on(
     settings: PulseSettings, publisher: Publisher, pool: str, queue: str, states: States
 ) -> None:
@@ -539,6 +578,20 @@ async def test_waits_grow_while_reconcile_fails_although_messages_arrive(
         await states.until(lambda names: names.count(State.DISCONNECTED) == 4)
     waits = [change.retry_in for change in states.changes if change.retry_in is not None]
     assert all(top / 2 <= wait <= top for wait, top in zip(waits, [2, 4, 8, 16], strict=True))
+
+
+async def test_reconcile_is_not_called_at_the_start_although_the_broker_was_away(
+    through_wire: PulseSettings, wire: Proxy, pool: str, queue: str, states: States
+) -> None:
+    gaps = Gaps()
+    await wire.shut()
+    listener = durable(through_wire, pool, queue, states, gaps.note)
+    entering = asyncio.create_task(listener.__aenter__())
+    await states.until(lambda names: State.DISCONNECTED in names)
+    await wire.open()
+    await entering
+    await listener.__aexit__(None, None, None)
+    assert gaps == []
 
 
 async def test_a_failed_reconcile_is_called_again_with_the_information_about_the_lost_queue(
