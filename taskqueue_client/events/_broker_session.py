@@ -165,6 +165,11 @@ class BrokerSession:
         await self._channel.basic_qos(prefetch_count=prefetch)
         await self._channel.basic_consume(self.queue, on_message)
 
+    @staticmethod
+    def lost_bindings(reason: Exception) -> bool:
+        """Return whether a session ended as an exchange, with its bindings, or the queue did not exist."""
+        return isinstance(reason.__cause__, aiormq.ChannelNotFoundEntity)
+
     async def check(self) -> int:
         """Return the number of messages in the queue, without those that were delivered.
 
@@ -300,7 +305,7 @@ def _url(settings: PulseSettings) -> URL:
 
 def _message(error: BaseException) -> str:
     if _is_about_vhost(error):
-        return "the virtual host does not exist, or the user has no access to it"
+        return "the virtual host does not exist, is not open to the user, or has too many connections"
     if isinstance(error, aiormq.ChannelInvalidStateError):
         return "the channel was closed"
     if isinstance(error.__cause__, EOFError):

@@ -168,7 +168,7 @@ class Supervisor:
                 raise reason  # a refused first connection: retries would be refused as well
             if self._counts.connections:
                 self._lost_since = self._lost_since or self._clock.now()
-                self._queue_was_lost |= isinstance(reason, BrokerRefused)  # maybe a binding
+                self._queue_was_lost |= self._session_type.lost_bindings(reason)
             if isinstance(reason, QueueDeleted):
                 self._queue_was_lost = True
                 self._redelivering.clear()

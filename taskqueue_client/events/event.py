@@ -186,9 +186,8 @@ class Gap:
         began: When the listener noticed the lost connection, in seconds since the epoch.
         ended: When the listener was connected again, in seconds since the epoch.
         queue_was_lost: True if the queue is a new one: the messages of this period are lost, and so are older
-            ones that still waited in the queue before it. Also true if the broker refused the queue or a
-            binding meanwhile: the bindings to an exchange end when it is deleted. False if the queue kept the
-            messages: they are delivered now.
+            ones that still waited in the queue before it. Also true if an exchange did not exist: the
+            bindings to it had ended. False if the queue kept the messages: they are delivered now.
     """
 
     began: float

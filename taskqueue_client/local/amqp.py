@@ -166,7 +166,7 @@ class _Link(ABC):
 def _cause(error: Exception) -> str:
     """Return why there is no connection. aiormq hides what the broker says about a virtual host."""
     if "Connection.OpenOk" in str(error):
-        return "the virtual host does not exist, or the user has no access to it"
+        return "the virtual host does not exist, is not open to the user, or has too many connections"
     return str(error) or type(error).__name__
 
 

@@ -402,7 +402,7 @@ class Warned(logging.Handler):
         ),
         (
             URL(BROKER).with_path("no-such-vhost"),
-            "the virtual host does not exist, or the user has no access",
+            "the virtual host does not exist, is not open to the user, or has too many connections",
         ),
     ],
 )
