@@ -177,6 +177,7 @@ class BrokerSession:
 
         Raises:
             QueueDeleted: The queue does not exist.
+            BrokerLost: The queue has no consumer.
             BrokerRefused: A binding was refused, as its exchange does not exist.
         """
         with broker_errors(None):
@@ -184,6 +185,8 @@ class BrokerSession:
                 declared = await self._channel.queue_declare(self.queue, passive=True)
             except aiormq.ChannelNotFoundEntity as error:
                 raise QueueDeleted(f"{self.queue} was deleted") from error
+            if not declared.consumer_count:  # as of a queue without a leader, which exists all the same
+                raise BrokerLost(f"{self.queue} delivers nothing: the broker has lost its consumers")
             await self._bind()
         return declared.message_count or 0
 

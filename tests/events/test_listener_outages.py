@@ -246,6 +246,26 @@ async def test_a_listener_keeps_its_connection_while_the_broker_responds(
         assert states.names == [State.CONNECTING, State.LISTENING]
 
 
+async def test_a_check_finds_that_the_broker_has_lost_the_consumer(
+    settings: PulseSettings, publisher: Publisher, pool: str, queue: str, states: States
+) -> None:
+    """As of a durable queue without a leader: the connection goes on, and nothing is delivered."""
+    clock = WatchedClock()
+    binding = events.task_completed(task_queue_id=pool)
+    async with AsyncListener(
+        settings, [binding], queue=queue, on_state=states, clock=clock, check_interval=300
+    ) as listener:
+        session: Any = listener._supervisor._session  # pyright: ignore[reportPrivateUsage]
+        await session._channel.basic_cancel(*session._channel.consumers)
+        await publisher.complete(sent := task_ids(1), pool)
+        await clock.move_a_sleeper(300)
+        await states.until(lambda names: State.DISCONNECTED in names)
+        reason = str(states.changes[-1].reason)
+        await clock.move_a_sleeper(states.changes[-1].retry_in or 0)
+        assert task_of(await anext(listener)) == sent[0]
+    assert reason == f"{listener.queue} delivers nothing: the broker has lost its consumers"
+
+
 async def test_attempts_to_connect_back_off_with_jitter_until_a_broker_responds(
     through_wire: PulseSettings, wire: Proxy, pool: str, states: States
 ) -> None:
