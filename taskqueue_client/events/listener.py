@@ -421,7 +421,8 @@ class Listener(_Consumer[object]):
                 thread called this method, in `on_state`.
             Exception: An error raised by `on_state`.
         """
-        self._returned = self._call(self._get, timeout)
+        is_closed = self._loop is None and self.state is State.CLOSED  # while a handler ran on this thread
+        self._returned = None if is_closed else self._call(self._get, timeout)
         return self._returned
 
     def run(self, handler: Callable[[Event], object]) -> None:

@@ -433,6 +433,28 @@ def test_an_asynchronous_reconcile_hook_ends_a_synchronous_listener_with_an_erro
         listener.run(lambda _: pytest.fail("there is an event"))
 
 
+def test_run_ends_and_its_event_returns_if_the_block_is_left_while_a_handler_runs_on_another_thread(
+    settings: PulseSettings, publish: Publish, pool: str, durable: str
+) -> None:
+    sent, bindings = task_ids(1), [events.task_completed(task_queue_id=pool)]
+    at_work, end = threading.Event(), threading.Event()
+
+    def handler(_: Event) -> None:
+        at_work.set()
+        end.wait(60)
+
+    with ThreadPoolExecutor() as threads:
+        with Listener(settings, bindings, queue=durable) as listener:
+            publish(sent, pool)
+            running = threads.submit(listener.run, handler)
+            assert at_work.wait(60)
+        end.set()
+        running.result(60)
+    with Listener(settings, bindings, queue=durable) as again:
+        assert [task_of(next(again))] == sent
+    assert listener.counts.acknowledged == 0
+
+
 WITHOUT_DESCRIPTORS = """
 import os, resource
 from taskqueue_client import events
