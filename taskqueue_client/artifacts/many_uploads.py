@@ -97,11 +97,21 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def files_in(folder: Path, on_error: Callable[[OSError], None] = _raise) -> list[Path]:
-    """Return all files below a folder, sorted. Folders that are symbolic links are not entered."""
+def files_in(
+    folder: Path,
+    on_error: Callable[[OSError], None] = _raise,
+    on_link: Callable[[Path], None] | None = None,
+) -> list[Path]:
+    """Return all files below a folder, sorted. `on_link` is called with folders that are symbolic links.
+
+    These are not entered.
+    """
     found: list[Path] = []
-    for parent, _, names in os.walk(folder, onerror=on_error):
+    for parent, folders, names in os.walk(folder, onerror=on_error):
         found.extend(Path(parent, name) for name in names)
+        for each in folders if on_link else ():
+            if on_link and os.path.islink(path := os.path.join(parent, each)):  # noqa: PTH114, PTH118 - `Path.is_symlink` raises an error if the path is too long
+                on_link(Path(path))
     return sorted(found)
 
 

@@ -331,6 +331,35 @@ def test_a_directory_s_files_become_artifacts(world: World) -> None:
     assert artifact(world, task_id, names[1]) == "b"
 
 
+def test_the_log_names_what_of_a_directory_is_not_uploaded(tmp_path: Path) -> None:
+    class Handler(WorkerLoop):
+        def run_task(self, task: TaskRun) -> None:
+            (task.work_directory / "dist/empty").mkdir(parents=True)
+            (task.work_directory / "dist/file").write_text("x")
+            (task.work_directory / "dist/linked").symlink_to(tmp_path)
+            (task.work_directory / "dist/out").symlink_to(tmp_path)
+            task.upload_artifacts("public", "dist")
+            task.upload_artifacts("public/empty", "dist/empty")
+
+    result = run_handler(Handler, {})
+    assert result.outcome == "completed"
+    assert result.artifacts == {"public/file": b"x"}
+    assert "WARNING not uploaded: what is in '" in result.log
+    assert "dist/linked', which is a symbolic link to a directory; other such links: 1\n" in result.log
+    assert "WARNING not uploaded: the directory 'dist/empty' has no files\n" in result.log
+
+
+def test_the_log_names_an_artifact_that_is_declared_again() -> None:
+    class Handler(WorkerLoop):
+        def run_task(self, task: TaskRun) -> None:
+            for each in ("first", "last"):
+                task.upload_artifact("public/x", text=each)
+
+    result = run_handler(Handler, {})
+    assert result.artifacts == {"public/x": b"last"}
+    assert "INFO public/x was declared again: the last declaration is uploaded\n" in result.log
+
+
 def test_slashes_at_the_end_of_a_prefix_are_not_doubled(world: World) -> None:
     names: list[str] = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import re
 import threading
@@ -128,6 +129,7 @@ class DeclaredArtifacts:
 
     Args:
         attempt: The number of the call.
+        log: Returns the logger of the task's log, which is made when it is first used.
 
     Attributes:
         directory: Where content is stored that cannot be read later; None: nowhere.
@@ -137,6 +139,7 @@ class DeclaredArtifacts:
     _run: ClaimedRun
     _shared: SharedResources
     _attempt: int
+    _log: Callable[[], logging.Logger]
     directory: Path | None = None
     environment: dict[str, str] = field(default_factory=dict[str, str])
     _files: int = 0
@@ -197,7 +200,8 @@ class DeclaredArtifacts:
         """Declare all files of a directory, as `TaskRun.upload_artifacts` describes."""
         is_outside = options.get("allow_outside", False)
         check_kind("prefix", prefix, str)
-        top, paths = _found_in(directory, work_directory, is_outside=is_outside)
+        links: list[Path] = []
+        top, paths = _found_in(directory, work_directory, links, is_outside=is_outside)
         if prefix:
             new_name(prefix)
         checked = self._checked(options)
@@ -213,6 +217,7 @@ class DeclaredArtifacts:
             else:
                 found.append(DeclaredArtifact(name, path, checked, inside, is_folder=path == top))
         self._add(found)
+        self._warn_of_what_is_left_out(os.fspath(directory), links, has_files=bool(paths))
         if refused:  # not by an InvalidArgument: it is the task, not the worker, that has made these files
             others = f"; other files with such names: {len(refused) - 1}" if refused[1:] else ""
             raise TaskFailed(refused[0] + others)
@@ -234,10 +239,26 @@ class DeclaredArtifacts:
             now,
         )
 
+    def _warn_of_what_is_left_out(self, directory: str, links: list[Path], *, has_files: bool) -> None:
+        if links:
+            others = f"; other such links: {len(links) - 1}" if links[1:] else ""
+            self._log().warning(
+                "not uploaded: what is in %r, which is a symbolic link to a directory%s",
+                str(min(links)),
+                others,
+            )
+        if not has_files:
+            self._log().warning("not uploaded: the directory %r has no files", directory)
+
     def _add(self, artifacts: Iterable[DeclaredArtifact]) -> None:
+        added = {each.name: each for each in artifacts}
         with self._lock:
             self._check_open()
-            self._declared.update({each.name: each for each in artifacts})
+            replaced = [name for name in added if name in self._declared]
+            self._declared.update(added)
+        if replaced:
+            others = f"; other such names: {len(replaced) - 1}" if replaced[1:] else ""
+            self._log().info("%s was declared again: the last declaration is uploaded%s", replaced[0], others)
 
     def _check_open(self) -> None:
         """Refuse what nobody would upload or remove any more, such as from a thread that is left behind."""
@@ -268,9 +289,12 @@ class DeclaredArtifacts:
 
 
 def _found_in(
-    directory: str | os.PathLike[str], work_directory: Path, *, is_outside: bool
+    directory: str | os.PathLike[str], work_directory: Path, links: list[Path], *, is_outside: bool
 ) -> tuple[Path, list[Path]]:
-    """Return the directory and its files; only itself if the task has made it a link that leads out."""
+    """Return the directory and its files; only itself if the task has made it a link that leads out.
+
+    Links to directories, which are not entered, are added to `links`.
+    """
     _check_path("directory", directory, is_outside)
     try:
         top = path_inside(work_directory, directory, "directory", allow_outside=is_outside)
@@ -279,10 +303,10 @@ def _found_in(
             raise
         link = work_directory / directory
         return link, [link]
-    return top, _files_and_unreadable_folders_in(top)
+    return top, _files_and_unreadable_folders_in(top, links)
 
 
-def _files_and_unreadable_folders_in(top: Path) -> list[Path]:
+def _files_and_unreadable_folders_in(top: Path, links: list[Path]) -> list[Path]:
     """Return the files below a directory, and the folders, or `top`, that are missing, unreadable or files.
 
     The upload of such a folder fails as that of a missing file does: an error artifact tells of it.
@@ -297,7 +321,7 @@ def _files_and_unreadable_folders_in(top: Path) -> list[Path]:
             raise error
         unreadable.append(Path(error.filename))
 
-    return sorted([*files_in(top, note), *unreadable])
+    return sorted([*files_in(top, note, links.append), *unreadable])
 
 
 def _check_name(name: str) -> None:

@@ -215,7 +215,9 @@ class RunResources:
             return found
         with self._lock:
             if self._artifacts is None:
-                self._artifacts = DeclaredArtifacts(self.run, self.shared, self.attempt)
+                self._artifacts = DeclaredArtifacts(
+                    self.run, self.shared, self.attempt, lambda: self.log.logger
+                )
             return self._artifacts
 
     @property

@@ -297,11 +297,11 @@ class TaskRun:
     ) -> list[str]:
         """Declare all files of a directory as artifacts, as `upload_artifact` does for one.
 
-        Directories that are symbolic links are not entered. What the task has left there decides about the
-        task, not about the worker: where a file is a link that leads out of the work directory, or not a
-        regular file, its upload fails, and with it the task; the other files are uploaded. The same goes for
-        a directory that is unreadable or missing; if it is `directory`, or a file is in its place, the error
-        artifact has the name `prefix`.
+        Directories that are symbolic links are not entered, which the task's log says. What the task has left
+        there decides about the task, not about the worker: where a file is a link that leads out of the work
+        directory, or not a regular file, its upload fails, and with it the task; the other files are
+        uploaded. The same goes for a directory that is unreadable or missing; if it is `directory`, or a file
+        is in its place, the error artifact has the name `prefix`.
 
         Args:
             prefix: The beginning of the artifacts' names: with `public`, the file `dist/a/b.zip` of the
