@@ -100,7 +100,7 @@ def _raise(error: OSError) -> None:
 def files_in(
     folder: Path,
     on_error: Callable[[OSError], None] = _raise,
-    on_link: Callable[[Path], None] | None = None,
+    on_link: Callable[[Path], object] = lambda _: None,
 ) -> list[Path]:
     """Return all files below a folder, sorted. `on_link` is called with folders that are symbolic links.
 
@@ -109,9 +109,9 @@ def files_in(
     found: list[Path] = []
     for parent, folders, names in os.walk(folder, onerror=on_error):
         found.extend(Path(parent, name) for name in names)
-        for each in folders if on_link else ():
-            if on_link and os.path.islink(path := os.path.join(parent, each)):  # noqa: PTH114, PTH118 - `Path.is_symlink` raises an error if the path is too long
-                on_link(Path(path))
+        for path in (Path(parent, each) for each in folders):
+            if os.path.islink(path):  # noqa: PTH114 - `Path.is_symlink` raises an error if the path is too long
+                on_link(path)
     return sorted(found)
 
 

@@ -507,6 +507,40 @@ def test_run_worker_says_that_the_handler_has_given_up_its_claim(run_worker: Tas
 
 
 @pytest.mark.parametrize("queue", ["what a project calls a queue"])
+def returning(returned: Any, *, is_async: bool) -> type[WorkerLoop]:
+    """Return a worker whose handler returns the value, as that of a program without types may do."""
+
+    class Script(WorkerLoop):
+        def run_task(self, task: TaskRun) -> Any:
+            del task
+            return returned
+
+    class Coroutine(WorkerLoop):
+        async def run_task(self, task: TaskRun) -> Any:
+            del task
+            return returned
+
+    return Coroutine if is_async else Script
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("returned", [False, 1, -1])
+def test_a_handler_that_returns_a_failure_completes_with_a_warning(
+    returned: object, *, is_async: bool
+) -> None:
+    result = run_handler(returning(returned, is_async=is_async), {})
+    assert result.outcome == "completed"
+    warning = (
+        f"WARNING run_task returned {returned!r}, which has no effect: to fail the task, raise TaskFailed"
+    )
+    assert warning in result.log
+
+
+@pytest.mark.parametrize("returned", [None, True, 0, "done", 1.0])
+def test_a_handler_that_returns_another_value_gets_no_warning(returned: object) -> None:
+    assert "returned" not in run_handler(returning(returned, is_async=False), {}).log
+
+
 def test_a_fixture_of_the_same_name_as_the_client_does_not_disturb_run_worker(
     queue: str, run_worker: TaskRunner
 ) -> None:

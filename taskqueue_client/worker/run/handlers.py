@@ -120,7 +120,9 @@ class Handlers:
 
 def _call(run_task: Callable[[TaskRun], object], resources: RunResources) -> None:
     calls = UnawaitedCalls()
-    calls.check(run_task(TaskRun(resources, calls)))
+    returned = run_task(TaskRun(resources, calls))
+    calls.check(returned)
+    _warn_of_status(returned, resources)
 
 
 def _raised_by(function: Callable[[], object]) -> BaseException | None:
@@ -145,12 +147,22 @@ async def _raised_by_coroutine(
     process = os.getpid()
     try:
         calls = UnawaitedCalls()
-        calls.check(await run_task(TaskRun(resources, calls)))
+        returned = await run_task(TaskRun(resources, calls))
+        calls.check(returned)
+        _warn_of_status(returned, resources)
     except BaseException as error:  # noqa: BLE001 - as above
         _end_child_of(process, error)
         return error
     _end_child_of(process, None)
     return None
+
+
+def _warn_of_status(returned: object, resources: RunResources) -> None:
+    """Say that the task is completed although the handler returns what a `main` returns for a failure."""
+    if returned is False or (type(returned) is int and returned):
+        resources.log.logger.warning(
+            "run_task returned %r, which has no effect: to fail the task, raise TaskFailed", returned
+        )
 
 
 def _end_child_of(process: int, raised: BaseException | None) -> None:
