@@ -81,8 +81,9 @@ def run_handler(
 
     Payload and definition are checked as for a real run. `on_start` is called before, and `on_stop` after
     that. The handler is called once, also if it raises `IntermittentTask`, and its time is limited as in a
-    real run. Artifacts are read and not uploaded. Calls that it makes with `task.queue` go to the worker's
-    deployment, with the worker's own credentials, once each; a worker made of a class has none.
+    real run. Artifacts are read and not uploaded. Downloads, and calls that it makes with `task.queue`, go to
+    the worker's deployment, with the worker's own credentials, once each. A worker made of a class has no
+    deployment: they end its run as `internal-error`.
 
     Args:
         worker: A worker with its settings, or its class, which gets its settings from the environment and a
@@ -198,6 +199,7 @@ def _shared(worker: WorkerLoop, stack: ExitStack) -> SharedResources:
         tracing=NO_TRACING,
         schema=worker.schema,
         run_time_limit=worker.run_time_limit,
+        download_attempts=once.attempts,
     )
 
 

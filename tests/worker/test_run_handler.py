@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import product
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,7 +28,7 @@ from taskqueue_client import (
     WorkerLoop,
     slugid,
 )
-from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.errors import ConnectionFailed, InvalidArgument
 from taskqueue_client.testing import TaskFactory, TaskResult, TaskRunner, run_handler
 from taskqueue_client.worker import handler_testing
 from taskqueue_client.worker.run import handlers
@@ -545,3 +546,25 @@ def test_a_fixture_of_the_same_name_as_the_client_does_not_disturb_run_worker(
     queue: str, run_worker: TaskRunner
 ) -> None:
     assert run_worker(Greeter, {"name": queue}).outcome == "completed"
+
+
+def test_downloads_of_a_handler_are_attempted_once() -> None:
+    missing = {"taskId": slugid()}
+
+    class Plain(WorkerLoop):
+        def run_task(self, task: TaskRun) -> None:
+            if task.payload["list"]:
+                task.upstream_artifacts([missing])
+            task.download_artifact(missing["taskId"], "public/x")
+
+    class Asynchronous(WorkerLoop):
+        async def run_task(self, task: TaskRun) -> None:
+            if task.payload["list"]:
+                await task.upstream_artifacts_async([missing])
+            await task.download_artifact_async(missing["taskId"], "public/x")
+
+    for worker, payload in product((Plain, Asynchronous), ({"list": True}, {"list": False})):
+        result = run_handler(worker, payload)
+        assert result.outcome == "internal-error"
+        assert isinstance(result.error, ConnectionFailed)
+        assert result.error.attempts == 1

@@ -125,6 +125,8 @@ class SharedResources:
         live_logs: Serves logs while they grow; None: the worker does not.
         schema: The schema of payloads; None: a payload may be anything that is at most 100 levels deep.
         run_time_limit: Returns how many seconds a run may take, or None.
+        download_attempts: Attempts of a download by a handler. The default takes two minutes: a restart of
+            the Queue or of storage must not end the run as `internal-error`, which is not retried.
     """
 
     config: WorkerConfig
@@ -139,6 +141,7 @@ class SharedResources:
     tracing: Tracing
     schema: PayloadSchema | None
     run_time_limit: Callable[[TaskRun], float | None]
+    download_attempts: int = 12
 
 
 class RunResources:

@@ -56,10 +56,6 @@ from .run_resources import RunResources
 P = ParamSpec("P")
 T = TypeVar("T")
 
-DOWNLOAD_ATTEMPTS = 12
-"""Attempts of a download by a handler, which take two minutes: a restart of the Queue or of storage must not
-end the run as `internal-error`, which the Queue does not retry."""
-
 
 _AWAITED_TO_THE_END = {"upload_artifact_async"}
 """Methods whose calls must have ended with the handler. A command may go on: the worker ends it."""
@@ -354,7 +350,7 @@ class TaskRun:
             InvalidArgument: `to` leads out of the work directory.
             Exception: As `Queue.download_artifact`.
         """
-        queue = self.queue.with_options(attempts=DOWNLOAD_ATTEMPTS)
+        queue = self.queue.with_options(attempts=self._resources.shared.download_attempts)
         steps = downloading_to(queue, self.work_directory, task_id, name, self._resources.tracing, **options)
         return converse(queue, steps)
 
@@ -363,7 +359,7 @@ class TaskRun:
         self, task_id: str, name: str, **options: Unpack[DownloadOptions]
     ) -> DownloadResult:
         """Download an artifact as `download_artifact` does, without blocking the event loop."""
-        queue = self.async_queue.with_options(attempts=DOWNLOAD_ATTEMPTS)
+        queue = self.async_queue.with_options(attempts=self._resources.shared.download_attempts)
         steps = downloading_to(queue, self.work_directory, task_id, name, self._resources.tracing, **options)
         return await converse_async(queue, steps)
 
@@ -399,7 +395,7 @@ class TaskRun:
             ChainOfTrustError: An artifact in `upstream` fails the verification.
             Exception: As `Queue.download_artifact`.
         """
-        queue = self.queue.with_options(attempts=DOWNLOAD_ATTEMPTS)
+        queue = self.queue.with_options(attempts=self._resources.shared.download_attempts)
         return converse(queue, self._downloading_upstream(queue, upstream, options))
 
     @_noting_unawaited
@@ -407,7 +403,7 @@ class TaskRun:
         self, upstream: Iterable[Mapping[str, Any]] | None = None, **options: Unpack[UpstreamOptions]
     ) -> list[UpstreamArtifact]:
         """Download artifacts as `upstream_artifacts` does, without blocking the event loop."""
-        queue = self.async_queue.with_options(attempts=DOWNLOAD_ATTEMPTS)
+        queue = self.async_queue.with_options(attempts=self._resources.shared.download_attempts)
         return await converse_async(queue, self._downloading_upstream(queue, upstream, options))
 
     def _downloading_upstream(
