@@ -78,14 +78,14 @@ DEFINITION: Schema = {
         "projectId": _text("1 to 500 of a-z A-Z 0-9 . _ / -", pattern=r"^[a-zA-Z0-9._/-]{1,500}\Z"),
         "taskGroupId": _SLUGID,
         "dependencies": _list(
-            "at most 10000 task ids, each once", _SLUGID, maxItems=10_000, uniqueItems=True
+            "a list of at most 10000 task ids, each once", _SLUGID, maxItems=10_000, uniqueItems=True
         ),
         "requires": {
             "enum": ["all-completed", "all-resolved"],
             "description": "all-completed or all-resolved",
         },
         "routes": _list(
-            "at most 64 routes, each once",
+            "a list of at most 64 routes, each once",
             _text("a string of 1 to 249 characters", minLength=1, maxLength=249),
             maxItems=64,
             uniqueItems=True,

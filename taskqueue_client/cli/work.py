@@ -21,7 +21,7 @@ from taskqueue_client.errors import CallFailed
 from taskqueue_client.events.settings import PulseSettings
 from taskqueue_client.worker.config import WorkerConfig, meaning_of
 from taskqueue_client.worker.config_sources import setting_of_text
-from taskqueue_client.worker.loop import WorkerLoop
+from taskqueue_client.worker.loop import WorkerLoop, check_has_settings
 from taskqueue_client.worker.outcomes import InternalError
 from taskqueue_client.worker.worker_log import log_handler
 from taskqueue_client.worker.worker_runner import JsonFormatter, RunnerLog, WorkerRunner
@@ -108,6 +108,10 @@ def command(
             made = kind(**given)
         except ImportError as error:
             raise Failure(str(error)) from error  # names the extra
+        try:
+            check_has_settings(made)
+        except RuntimeError as error:
+            raise Failure(str(error)) from error
         made.run()
 
 
@@ -131,10 +135,10 @@ def _worker_class(name: str, given: Mapping[str, object]) -> type[WorkerLoop]:
     sys.path.insert(0, _current_directory())
     try:
         module = importlib.import_module(module_name)
-    except (ImportError, OSError) as error:
+    except (ImportError, SyntaxError, OSError) as error:
         message = f"cannot import {module_name!r}: {error}; see python -c 'import {module_name}'"
-        is_missing = isinstance(error, ImportError)
-        raise Failure(message, ExitStatus.WRONG_USE if is_missing else ExitStatus.NOT_COMPLETED) from error
+        status = ExitStatus.NOT_COMPLETED if isinstance(error, OSError) else ExitStatus.WRONG_USE
+        raise Failure(message, status) from error
     found = getattr(module, class_name, None)
     if not (isinstance(found, type) and issubclass(found, WorkerLoop)):
         finding = "does not exist" if found is None else "is not a subclass of WorkerLoop"

@@ -75,6 +75,10 @@ class Needing(Greeter):
     def __init__(self, compiler, **settings):
         super().__init__(**settings)
 
+class Settingless(Greeter):
+    def __init__(self, **settings):
+        self.own = settings
+
 class Narrow(Greeter):
     def __init__(self, config_file):
         super().__init__(config_file=config_file)
@@ -97,6 +101,7 @@ def files(folder: Path) -> None:
     (folder / "greeting.py").write_text(WORKER)
     (folder / "worker.yml").write_text(CONFIG)
     (folder / "broken.py").write_text("import no_such_module\n")
+    (folder / "unfinished.py").write_text("class Greeter(\n")
 
 
 @pytest.mark.usefixtures("deployment", "files")
@@ -209,7 +214,9 @@ def test_a_worker_whose_log_nobody_reads_goes_on(queue: Queue, task_factory: Any
         ("taskqueue_client.worker:WorkerLoop", "'WorkerLoop' in taskqueue_client.worker lacks run_task"),
         ("nothing:Greeter", "cannot import 'nothing': No module named 'nothing'"),
         ("broken:Greeter", "cannot import 'broken': No module named 'no_such_module'"),
+        ("unfinished:Greeter", "cannot import 'unfinished': "),
         ("greeting:Missing", "'Missing' in greeting does not exist"),
+        ("greeting:Settingless", "Settingless.__init__ must call super().__init__(…) with the settings"),
         ("greeting:NoWorker", "'NoWorker' in greeting is not a subclass of WorkerLoop"),
         ("greeting:Needing", f"the __init__ of 'Needing' {RULE}: missing a required argument: 'compiler'"),
         ("greeting:Narrow", f"the __init__ of 'Narrow' {RULE}: got an unexpected keyword argument "),

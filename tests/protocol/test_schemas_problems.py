@@ -280,6 +280,12 @@ def test_a_date_that_is_valid_within_a_minute_is_sent_to_the_queue(seconds: int)
     assert paths_of({**GOOD, "created": from_now(seconds=seconds)}) == []
 
 
+@pytest.mark.parametrize("key", ["dependencies", "routes", "scopes"])
+def test_a_text_in_the_place_of_a_list_is_refused_as_no_list(key: str) -> None:
+    [problem] = problems_of({**GOOD, key: "one"})
+    assert (problem.path, problem.allowed.startswith("a list of ")) == (f"$.{key}", True)
+
+
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_a_number_that_json_lacks_is_refused_where_it_stands(number: float) -> None:
     assert paths_of({**GOOD, "payload": {"a": [1, {"b": number}], "c": None}}) == ["$.payload.a[1].b"]
