@@ -12,7 +12,6 @@ import hashlib
 import hmac
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from azure.core.exceptions import AzureError
 
@@ -20,7 +19,8 @@ from taskqueue_client._protocol.queue_messages import QueueMessage, RunMessage, 
 from taskqueue_client.local import times
 from taskqueue_client.local.auth.auth_service import Caller
 from taskqueue_client.local.endpoints import LEGACY, Endpoint
-from taskqueue_client.local.engine import Core, claims_and_reports
+from taskqueue_client.local.engine import claims_and_reports
+from taskqueue_client.local.engine.core import Core, Json
 from taskqueue_client.local.engine.task_records import get_task
 from taskqueue_client.local.engine.worker_records import worker_seen
 from taskqueue_client.local.http.api import ENDPOINTS
@@ -78,13 +78,13 @@ class LegacyPolling:
         await self._sync.stop()
         await self._azure.close()
 
-    async def poll_task_url(self, core: Core, task_queue_id: str) -> dict[str, Any]:
+    async def poll_task_url(self, core: Core, task_queue_id: str) -> Json:
         """Return the URL of the one queue that has the tasks of all priorities."""
         (name,) = await self._opened(task_queue_id, SINGLE)
         url = self._azure.poll_url(name).replace("?", "?numofmessages=1&", 1)
         return {"signedPollTaskUrl": url, "expires": _expires(core)}
 
-    async def poll_task_urls(self, core: Core, task_queue_id: str) -> dict[str, Any]:
+    async def poll_task_urls(self, core: Core, task_queue_id: str) -> Json:
         """Return the URLs of the queues, the highest priority first."""
         names = await self._opened(task_queue_id, BY_PRIORITY)
         azure = self._azure
@@ -94,16 +94,12 @@ class LegacyPolling:
         ]
         return {"queues": queues, "expires": _expires(core)}
 
-    def claim_task(
-        self, core: Core, caller: Caller, task_id: str, run_id: int, body: dict[str, Any]
-    ) -> dict[str, Any]:
+    def claim_task(self, core: Core, caller: Caller, task_id: str, run_id: int, body: Json) -> Json:
         """Claim one run as `claimTask` does, even if the claim on the previous run has just expired."""
         self._expire_claim(task_id)
         return claims_and_reports.claim_task(core, caller, task_id, run_id, body)
 
-    async def claim_work(
-        self, core: Core, caller: Caller, task_queue_id: str, body: dict[str, Any]
-    ) -> dict[str, Any] | None:
+    async def claim_work(self, core: Core, caller: Caller, task_queue_id: str, body: Json) -> Json | None:
         """Claim the run of a message that the worker polled, or without a message any pending run.
 
         Returns None if there is no work, or if the worker is in quarantine.
@@ -120,7 +116,7 @@ class LegacyPolling:
 
     async def _claim_message(
         self, task_queue_id: str, worker: tuple[str, str], message: QueueMessage, run: RunMessage
-    ) -> dict[str, Any]:
+    ) -> Json:
         task = get_task(self._core.store, run.task_id)
         if task.task_queue_id != task_queue_id:
             refuse("InputError", f"The task of `xmlMessage` is not one of the task queue `{task_queue_id}`.")

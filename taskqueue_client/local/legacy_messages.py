@@ -25,8 +25,6 @@ from taskqueue_client.local import times
 from taskqueue_client.local.engine import Core
 from taskqueue_client.local.engine.task_records import Task, find_task
 
-_PREFIX = "queue"
-
 HIDDEN_WHEN_POLLED = 300
 """Seconds for which a message is invisible after a poll."""
 
@@ -49,7 +47,7 @@ class Receipt(NamedTuple):
 def queue_names(task_queue_id: str, suffixes: list[str]) -> list[str]:
     """Return the names of Azure queues of a task queue, of at most 63 characters as Azure demands."""
     hashed = "-".join(_hashed(part) for part in task_queue_id.split("/"))
-    return [f"{_PREFIX}-{hashed}-{suffix}" for suffix in suffixes]
+    return [f"queue-{hashed}-{suffix}" for suffix in suffixes]
 
 
 def _check_key(connection_string: str) -> None:
@@ -330,7 +328,8 @@ class MessageSync:
                 if found != wanted:
                     await self._keep(task, queue, wanted, receipt)
         for queue, (_, receipt) in known.items():
-            await self._remove(task_id, queue, receipt)
+            await self._azure.delete(queue, receipt)
+            self._store.change("DELETE FROM azure_messages WHERE task_id = ? AND queue = ?", task_id, queue)
 
     async def _keep(self, task: Task, queue: str, wanted: _Wanted, known: Receipt | None) -> None:
         now = self._core.now()
@@ -340,10 +339,6 @@ class MessageSync:
             lifetime = max(_seconds(task.deadline - now), 1)
             receipt = await self._azure.put(queue, text, hidden=hidden, lifetime=lifetime)
         self._save(task.task_id, queue, wanted, receipt)
-
-    async def _remove(self, task_id: str, queue: str, receipt: Receipt) -> None:
-        await self._azure.delete(queue, receipt)
-        self._store.change("DELETE FROM azure_messages WHERE task_id = ? AND queue = ?", task_id, queue)
 
     def _queues(self, task: Task) -> list[str]:
         forms = self._store.rows("SELECT form FROM azure_polled WHERE task_queue_id = ?", task.task_queue_id)

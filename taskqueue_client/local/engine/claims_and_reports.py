@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from taskqueue_client.local import messages, times
 from taskqueue_client.local.auth.auth_service import Caller
 from taskqueue_client.local.endpoints import queue
@@ -11,7 +9,7 @@ from taskqueue_client.local.javascript_values import is_object
 from taskqueue_client.local.refusal import conflict
 from taskqueue_client.scopes import ScopeExpression
 
-from .core import Core
+from .core import Core, Json
 from .run_transitions import (
     drop_claims,
     finish,
@@ -24,19 +22,16 @@ from .run_transitions import (
 from .task_records import Run, Task, get_task, save_runs
 from .worker_records import Worker, add_recent_tasks, seen_by_claim_task, worker_active, worker_seen
 
-_CLAIM_WORK: ScopeExpression = {
-    "AllOf": ["queue:claim-work:<taskQueueId>", "queue:worker-id:<workerGroup>/<workerId>"]
-}
-_CLAIM_TASK: ScopeExpression = {
-    "AllOf": ["queue:claim-task:<provisionerId>/<workerType>", "queue:worker-id:<workerGroup>/<workerId>"]
-}
+_WORKER_ID = "queue:worker-id:<workerGroup>/<workerId>"
+_CLAIM_WORK: ScopeExpression = {"AllOf": ["queue:claim-work:<taskQueueId>", _WORKER_ID]}
+_CLAIM_TASK: ScopeExpression = {"AllOf": ["queue:claim-task:<provisionerId>/<workerType>", _WORKER_ID]}
 _RESOLVE = "queue:resolve-task:<taskId>/<runId>"
 
 _LONG_POLL = 20  # seconds
 
 
 @queue("POST", "/claim-work/<taskQueueId>", _CLAIM_WORK, schema="claim-work-request")
-async def claim_work(core: Core, caller: Caller, task_queue_id: str, body: dict[str, Any]) -> dict[str, Any]:
+async def claim_work(core: Core, caller: Caller, task_queue_id: str, body: Json) -> Json:
     """Claim up to `tasks` pending runs, the most urgent and then the oldest first; wait for the first one.
 
     If the call is canceled, nothing is claimed. A worker in quarantine waits as long and gets nothing.
@@ -47,14 +42,14 @@ async def claim_work(core: Core, caller: Caller, task_queue_id: str, body: dict[
         await core.clock.sleep_async(_LONG_POLL)
         return {"tasks": []}
 
-    def claim() -> list[dict[str, Any]]:
+    def claim() -> list[Json]:
         return claim_pending(core, task_queue_id, worker, int(body["tasks"]))
 
     return {"tasks": await core.long_polls.wait(task_queue_id, _LONG_POLL, claim)}
 
 
 @queue("POST", "/task/<taskId>/runs/<runId>/claim", _CLAIM_TASK, schema="task-claim-request")
-def claim_task(core: Core, caller: Caller, task_id: str, run_id: int, body: dict[str, Any]) -> dict[str, Any]:
+def claim_task(core: Core, caller: Caller, task_id: str, run_id: int, body: Json) -> Json:
     """Claim one run; the worker that has claimed it by this call may repeat the call."""
     task = get_task(core.store, task_id)
     worker = body["workerGroup"], body["workerId"]
@@ -65,7 +60,7 @@ def claim_task(core: Core, caller: Caller, task_id: str, run_id: int, body: dict
     return claim_run(core, task, run_id, worker)
 
 
-def claim_run(core: Core, task: Task, run_id: int, worker: Worker) -> dict[str, Any]:
+def claim_run(core: Core, task: Task, run_id: int, worker: Worker) -> Json:
     """Claim one run for a worker whose scopes have been checked."""
     with core.transition() as now:
         _check_deadline(task, now)
@@ -81,7 +76,7 @@ def claim_run(core: Core, task: Task, run_id: int, worker: Worker) -> dict[str, 
 
 
 @queue("POST", "/task/<taskId>/runs/<runId>/reclaim", "queue:reclaim-task:<taskId>/<runId>")
-def reclaim_task(core: Core, caller: Caller, task_id: str, run_id: int) -> dict[str, Any]:
+def reclaim_task(core: Core, caller: Caller, task_id: str, run_id: int) -> Json:
     """Extend the claim on a run: it expires a claim timeout from now."""
     task = get_task(core.store, task_id)
     run = task.run(run_id)
@@ -105,7 +100,7 @@ def reclaim_task(core: Core, caller: Caller, task_id: str, run_id: int) -> dict[
     }
 
 
-def claim_pending(core: Core, task_queue_id: str, worker: Worker, count: int) -> list[dict[str, Any]]:
+def claim_pending(core: Core, task_queue_id: str, worker: Worker, count: int) -> list[Json]:
     """Claim up to `count` pending runs, all of them in one transaction."""
     pending = "SELECT task_id, run_id FROM pending WHERE task_queue_id = ? AND expires > ?"
     order = " ORDER BY priority DESC, seq LIMIT ?"
@@ -114,9 +109,8 @@ def claim_pending(core: Core, task_queue_id: str, worker: Worker, count: int) ->
         return []
     with core.transition() as now:
         started = [_start(core, task_id, run_id, worker, now) for task_id, run_id in waiting]
-        add_recent_tasks(
-            core, task_queue_id, worker, [(task.task_id, run.run_id) for task, run, _ in started]
-        )
+        runs = [(task.task_id, run.run_id) for task, run, _ in started]
+        add_recent_tasks(core, task_queue_id, worker, runs)
     return [_claim(core, *each, each[-1]) for each in started]
 
 
@@ -145,7 +139,7 @@ def _send_running(core: Core, task: Task, run: Run, taken_until: int) -> None:
     core.send(messages.running, task, run, times.database_text(taken_until))
 
 
-def _claim(core: Core, task: Task, run: Run, taken_until: int, credentials_until: int) -> dict[str, Any]:
+def _claim(core: Core, task: Task, run: Run, taken_until: int, credentials_until: int) -> Json:
     """Return a claim as the Queue does; a repeated claimTask has new credentials and its old `takenUntil`."""
     return {
         "status": task.status(),
@@ -157,7 +151,7 @@ def _claim(core: Core, task: Task, run: Run, taken_until: int, credentials_until
     }
 
 
-def _run_credentials(core: Core, task: Task, run: Run, taken_until: int) -> dict[str, Any]:
+def _run_credentials(core: Core, task: Task, run: Run, taken_until: int) -> Json:
     where = f"{task.task_id}/{run.run_id}"
     worker = f"{run.worker_group}/{run.worker_id}"
     client_id = f"task-client/{where}/on/{worker}/until/{times.seconds_text(taken_until)}"
@@ -172,22 +166,20 @@ def _check_deadline(task: Task, now: int) -> None:
 
 
 @queue("POST", "/task/<taskId>/runs/<runId>/completed", _RESOLVE)
-def report_completed(core: Core, caller: Caller, task_id: str, run_id: int, body: object) -> dict[str, Any]:
+def report_completed(core: Core, caller: Caller, task_id: str, run_id: int, body: object) -> Json:
     """Resolve a run as completed, or as failed if the optional body has `success` false."""
     failed = is_object(body) and body.get("success") is False
     return _report(core, caller, task_id, run_id, "failed" if failed else "completed")
 
 
 @queue("POST", "/task/<taskId>/runs/<runId>/failed", _RESOLVE)
-def report_failed(core: Core, caller: Caller, task_id: str, run_id: int) -> dict[str, Any]:
+def report_failed(core: Core, caller: Caller, task_id: str, run_id: int) -> Json:
     """Resolve a run as failed."""
     return _report(core, caller, task_id, run_id, "failed")
 
 
 @queue("POST", "/task/<taskId>/runs/<runId>/exception", _RESOLVE, schema="task-exception-request")
-def report_exception(
-    core: Core, caller: Caller, task_id: str, run_id: int, body: dict[str, Any]
-) -> dict[str, Any]:
+def report_exception(core: Core, caller: Caller, task_id: str, run_id: int, body: Json) -> Json:
     """Resolve a run as an exception; its `reason` decides whether there is a retry."""
     reason: str = body["reason"]
     with core.transition() as now:
@@ -205,7 +197,7 @@ def report_exception(
     return {"status": task.status()}
 
 
-def _report(core: Core, caller: Caller, task_id: str, run_id: int, state: str) -> dict[str, Any]:
+def _report(core: Core, caller: Caller, task_id: str, run_id: int, state: str) -> Json:
     with core.transition() as now:
         task = get_task(core.store, task_id)
         run = task.run(run_id)

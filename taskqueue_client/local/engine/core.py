@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
-IssueCredentials = Callable[[str, list[str], int, int], dict[str, Any]]
+Json = dict[str, Any]
+"""A JSON object, such as the body of a request or of a response."""
+
+IssueCredentials = Callable[[str, list[str], int, int], Json]
 """Makes named temporary credentials in the queue's name: client id, scopes, start and expiry in ms."""
 
 
@@ -128,7 +131,7 @@ class Core:
         self._outbox, self._pending, self._resolved = [], set(), False
 
 
-Claims = TypeVar("Claims")
+Claim = TypeVar("Claim")
 
 
 class LongPolls:
@@ -146,9 +149,7 @@ class LongPolls:
         for task_queue_id in task_queue_ids & self._by_queue.keys():
             self._by_queue[task_queue_id][0].set()
 
-    async def wait(
-        self, task_queue_id: str, seconds: float, claim: Callable[[], list[Claims]]
-    ) -> list[Claims]:
+    async def wait(self, task_queue_id: str, seconds: float, claim: Callable[[], list[Claim]]) -> list[Claim]:
         """Call `claim` when it is this request's turn, until it returns claims; `[]` after `seconds`."""
         if task_queue_id not in self._by_queue and (claims := claim()):
             return claims

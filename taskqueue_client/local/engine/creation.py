@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -15,7 +14,7 @@ from taskqueue_client.local.refusal import conflict, refuse
 from taskqueue_client.local.request_schemas import REQUEST_SCHEMAS
 from taskqueue_client.scopes import ScopeExpression
 
-from .core import Core
+from .core import Core, Json
 from .run_transitions import add_run, append_run, enqueue
 from .scheduling import check_dependencies, join_group, track_again, track_dependencies
 from .store import sort_key
@@ -38,17 +37,16 @@ _FIELDS = tuple(REQUEST_SCHEMAS["queue/v1/create-task-request"]["properties"])
 
 
 @queue("PUT", "/task/<taskId>", _SCOPES, schema="create-task-request")
-def create_task(core: Core, caller: Caller, task_id: str, body: dict[str, Any]) -> dict[str, Any]:
+def create_task(core: Core, caller: Caller, task_id: str, body: Json) -> Json:
     """Create a task, or find it created with the same definition before; return its status.
 
     What the queue adds (the queue id's missing form, `taskGroupId`, `expires`) is filled into `body`, and its
     dates are written as they are stored. The order of the checks is the service's.
     """
     _complete_queue_id(body)
-    if len(body["dependencies"]) > core.settings.max_dependencies:
-        refuse(
-            "InputError", f"`dependencies` cannot have more than {core.settings.max_dependencies} elements"
-        )
+    most = core.settings.max_dependencies
+    if len(body["dependencies"]) > most:
+        refuse("InputError", f"`dependencies` cannot have more than {most} elements")
     caller.require(**_scope_params(body))
     body.setdefault("taskGroupId", task_id)
     with core.transition() as now:
@@ -75,7 +73,7 @@ def _check_same(core: Core, stored: Task, task: Task, requires: str, now: int) -
         add_run(core, stored, "scheduled", now)
 
 
-def _insert(core: Core, task: Task, body: dict[str, Any], now: int) -> Task:
+def _insert(core: Core, task: Task, body: Json, now: int) -> Task:
     states = check_dependencies(core, task.task_id, body["dependencies"], task.deadline)
     is_free = track_dependencies(core, task, states, body["requires"])
     if is_free:
@@ -88,7 +86,7 @@ def _insert(core: Core, task: Task, body: dict[str, Any], now: int) -> Task:
     return task
 
 
-def _complete_dates(body: dict[str, Any], now: int) -> tuple[int, int]:
+def _complete_dates(body: Json, now: int) -> tuple[int, int]:
     """Check the dates, and write them as they are stored; return `deadline` and `expires`."""
     created = times.parse(body["created"], "created")
     deadline = times.parse(body["deadline"], "deadline")
@@ -111,7 +109,7 @@ def _complete_dates(body: dict[str, Any], now: int) -> tuple[int, int]:
     return deadline, expires
 
 
-def _complete_queue_id(body: dict[str, Any]) -> None:
+def _complete_queue_id(body: Json) -> None:
     """Fill in `taskQueueId`, or `provisionerId` and `workerType`, from what the request has."""
     if "provisionerId" in body and "workerType" in body:
         body.setdefault("taskQueueId", f"{body['provisionerId']}/{body['workerType']}")
@@ -125,7 +123,7 @@ def _complete_queue_id(body: dict[str, Any]) -> None:
         )
 
 
-def _scope_params(body: dict[str, Any]) -> dict[str, Any]:
+def _scope_params(body: Json) -> Json:
     """Return what the endpoint's scope expression is filled with; a higher priority's scope also counts."""
     names = ("scopes", "routes", "projectId", "schedulerId", "provisionerId", "workerType")
     enough = PRIORITIES[PRIORITIES.index(body["priority"]) :]
@@ -133,12 +131,11 @@ def _scope_params(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_scopes(scopes: Sequence[str]) -> None:
-    wrong = [scope for scope in scopes if scope.endswith("**")]
-    if wrong:
+    if wrong := [scope for scope in scopes if scope.endswith("**")]:
         refuse("InputError", f"`scopes` must not end with two stars, as {wrong[0]!r} does")
 
 
-def _new_task(task_id: str, body: dict[str, Any], deadline: int, expires: int) -> Task:
+def _new_task(task_id: str, body: Json, deadline: int, expires: int) -> Task:
     return Task(
         task_id=task_id,
         task_queue_id=body["taskQueueId"],
@@ -157,7 +154,7 @@ def _new_task(task_id: str, body: dict[str, Any], deadline: int, expires: int) -
     )
 
 
-def _encoded_definition(body: dict[str, Any]) -> bytes:
+def _encoded_definition(body: Json) -> bytes:
     """Return the definition in the server's order; its priority, which can change, is kept in the record."""
     try:
         definition = {name: None if name == "priority" else in_database_order(body[name]) for name in _FIELDS}

@@ -16,7 +16,7 @@ import msgspec
 from taskqueue_client.local.javascript_values import decode_base64
 from taskqueue_client.local.refusal import refuse
 
-from .core import Core
+from .core import Core, Json
 
 _MAX_OFFSET = 2**53
 _ALPHANUMERIC = re.compile(r"[A-Za-z0-9]*")
@@ -26,7 +26,7 @@ Row = TypeVar("Row")
 
 def offset_page(
     core: Core, key: str, item: Callable[[Any], Any], token: str | None, limit: int, sql: str, *values: Any
-) -> dict[str, Any]:
+) -> Json:
     """Return the body of a response with a page of an offset list: what `item` makes of a query's rows."""
     if not _ALPHANUMERIC.fullmatch(token or ""):
         refuse("InputError", "`continuationToken` must be the one in the response of the previous page")
@@ -37,7 +37,7 @@ def offset_page(
 
 def page_of(
     key: str, rows: list[Row], limit: int, item: Callable[[Row], Any], token: Callable[[Row], str]
-) -> dict[str, Any]:
+) -> Json:
     """Return the body of a response with up to `limit` rows; `token` makes one of the page's last row."""
     page = rows[:limit]
     more = {"continuationToken": token(page[-1])} if page and len(rows) > limit else {}

@@ -133,10 +133,8 @@ class BackgroundWork:
 
     def _resolve_claim(self, now: int, task_id: str, run_id: int, taken_until: int) -> None:
         """Resolve a run whose claim has expired, unless it was reclaimed or is past its deadline."""
-        key = (task_id, run_id, taken_until)
-        self._core.store.change(
-            "DELETE FROM claims WHERE task_id = ? AND run_id = ? AND taken_until = ?", *key
-        )
+        delete = "DELETE FROM claims WHERE task_id = ? AND run_id = ? AND taken_until = ?"
+        self._core.store.change(delete, task_id, run_id, taken_until)
         task = find_task(self._core.store, task_id)
         if task is None or run_id >= len(task.runs):  # claimTask records claims of runs that do not exist
             return
@@ -159,11 +157,9 @@ class BackgroundWork:
             resolve_task(self._core, task_id, task.task_group_id, "exception", now)
             self._core.send(messages.missed_deadline, task, run)
 
-    def _resolve_dependencies(
-        self, now: int, seq: int, task_id: str, task_group_id: str, resolution: str
-    ) -> None:
+    def _resolve_dependencies(self, now: int, seq: int, task_id: str, group_id: str, resolution: str) -> None:
         self._core.store.change("DELETE FROM resolved WHERE seq = ?", seq)
-        resolve_task(self._core, task_id, task_group_id, resolution, now)
+        resolve_task(self._core, task_id, group_id, resolution, now)
 
     def _end_run_of_removed_worker(self, task_id: str, run_id: int, now: int) -> None:
         task = find_task(self._core.store, task_id)

@@ -13,7 +13,7 @@ from taskqueue_client.local.messages import group_message
 from taskqueue_client.local.refusal import conflict, refuse
 from taskqueue_client.scopes import ScopeExpression
 
-from .core import Core
+from .core import Core, Json
 from .run_transitions import MAX_RUNS, add_run, cancel, drop_claims, note_resolution
 from .task_records import (
     COLUMNS,
@@ -37,16 +37,12 @@ def check_dependencies(core: Core, task_id: str, dependencies: list[str], deadli
     """Return the states of the tasks that a new task depends on; it may depend on itself."""
     found = {required: find_expiry_and_state(core.store, required) for required in dependencies}
     found[task_id] = deadline, "unscheduled"
-    missing = [required for required, record in found.items() if record is None]
-    if missing:
+    if missing := [required for required, record in found.items() if record is None]:
         refuse("InputError", "`task.dependencies` must exist; these do not:\n" + _listed(missing))
     records = {required: record for required, record in found.items() if record}
-    expiring = [required for required, (expires, _) in records.items() if expires < deadline]
-    if expiring:
-        refuse(
-            "InputError",
-            "`task.dependencies` must not expire before `deadline`; these do:\n" + _listed(expiring),
-        )
+    if expiring := [required for required, (expires, _) in records.items() if expires < deadline]:
+        rule = "`task.dependencies` must not expire before `deadline`; these do:\n"
+        refuse("InputError", rule + _listed(expiring))
     return {required: records[required][1] for required in dependencies}
 
 
@@ -66,10 +62,9 @@ def track_again(core: Core, task_id: str, requires: str) -> bool:
         for (required,) in core.store.rows(waiting, task_id)
         if (found := find_expiry_and_state(core.store, required)) and found[1] in _ENOUGH[requires]
     ]
+    satisfy = "UPDATE dependencies SET satisfied = 1 WHERE required = ? AND dependent = ?"
     for required in satisfied:
-        core.store.change(
-            "UPDATE dependencies SET satisfied = 1 WHERE required = ? AND dependent = ?", required, task_id
-        )
+        core.store.change(satisfy, required, task_id)
     return bool(satisfied) and not _is_blocked(core, task_id)
 
 
@@ -79,10 +74,8 @@ def resolve_task(core: Core, task_id: str, task_group_id: str, resolution: str, 
         if not _is_blocked(core, dependent):
             _schedule(core, dependent, now)
     core.store.change("UPDATE tasks SET ever_resolved = 1 WHERE task_id = ?", task_id)
-    left = core.store.value(
-        "SELECT 1 FROM tasks WHERE task_group_id = ? AND ever_resolved = 0 LIMIT 1", task_group_id
-    )
-    if not left:
+    left = "SELECT 1 FROM tasks WHERE task_group_id = ? AND ever_resolved = 0 LIMIT 1"
+    if core.store.row(left, task_group_id) is None:
         send_group(core, "task-group-resolved", task_group_id)
 
 
@@ -125,7 +118,7 @@ def _in_group(verb: str) -> ScopeExpression:
 
 
 @queue("POST", "/task/<taskId>/schedule", _in_group("schedule"))
-def schedule_task(core: Core, caller: Caller, task_id: str) -> dict[str, Any]:
+def schedule_task(core: Core, caller: Caller, task_id: str) -> Json:
     """Make an unscheduled task pending, whatever it depends on; others stay as they are."""
     with _changing(core, caller, task_id) as (task, now):
         if not task.runs:
@@ -134,7 +127,7 @@ def schedule_task(core: Core, caller: Caller, task_id: str) -> dict[str, Any]:
 
 
 @queue("POST", "/task/<taskId>/rerun", _in_group("rerun"))
-def rerun_task(core: Core, caller: Caller, task_id: str) -> dict[str, Any]:
+def rerun_task(core: Core, caller: Caller, task_id: str) -> Json:
     """Add a run to a task that is unscheduled or resolved; of a pending run, send the message again."""
     with _changing(core, caller, task_id) as (task, now):
         if not task.runs or task.runs[-1].is_resolved:
@@ -145,7 +138,7 @@ def rerun_task(core: Core, caller: Caller, task_id: str) -> dict[str, Any]:
 
 
 @queue("POST", "/task/<taskId>/cancel", _in_group("cancel"))
-def cancel_task(core: Core, caller: Caller, task_id: str) -> dict[str, Any]:
+def cancel_task(core: Core, caller: Caller, task_id: str) -> Json:
     """Cancel a task that is not resolved; a repeated call sends the message again."""
     with _changing(core, caller, task_id) as (task, now):
         cancel(core, task, "canceled", now)
@@ -183,7 +176,7 @@ _CHANGE_PRIORITY: ScopeExpression = {
 
 
 @queue("POST", "/task/<taskId>/priority", _CHANGE_PRIORITY, schema="change-task-priority-request")
-def change_task_priority(core: Core, caller: Caller, task_id: str, body: dict[str, Any]) -> dict[str, Any]:
+def change_task_priority(core: Core, caller: Caller, task_id: str, body: Json) -> Json:
     """Change the priority of a task: in its definition, and in the order of pending runs."""
     task = get_task(core.store, task_id)
     caller.require(taskId=task_id, taskQueueId=task.task_queue_id)
@@ -214,22 +207,20 @@ def join_group(core: Core, task_group_id: str, scheduler_id: str, task_expires: 
     if owner != scheduler_id:
         conflict(f"Task group `{task_group_id}` has schedulerId `{owner}`, not `{scheduler_id}`.")
     if task_expires > group_expires:
-        core.store.change(
-            "UPDATE task_groups SET expires = ? WHERE task_group_id = ?", expires, task_group_id
-        )
+        extend = "UPDATE task_groups SET expires = ? WHERE task_group_id = ?"
+        core.store.change(extend, expires, task_group_id)
     if sealed is not None:
         conflict(f"Task group `{task_group_id}` is sealed: no task can be added to it.")
 
 
 def send_group(core: Core, exchange: str, task_group_id: str) -> None:
     """Send a message with the group's record; nothing if the group has expired."""
-    record = _find_group(core, task_group_id)
-    if record:
+    if record := _find_group(core, task_group_id):
         core.send(group_message, exchange, record)
 
 
 @queue("GET", "/task-group/<taskGroupId>", "queue:list-task-group:<taskGroupId>")
-def get_task_group(core: Core, task_group_id: str) -> dict[str, Any]:
+def get_task_group(core: Core, task_group_id: str) -> Json:
     """Return the group's record."""
     record = _find_group(core, task_group_id)
     if record is None:
@@ -238,7 +229,7 @@ def get_task_group(core: Core, task_group_id: str) -> dict[str, Any]:
 
 
 @queue("GET", "/task-group/<taskGroupId>/list", "queue:list-task-group:<taskGroupId>")
-def list_task_group(core: Core, task_group_id: str, token: str | None, limit: int) -> dict[str, Any]:
+def list_task_group(core: Core, task_group_id: str, token: str | None, limit: int) -> Json:
     """Return a page of the group's tasks, ordered by taskId."""
     where = "task_group_id = ? ORDER BY sort_key"
     page = task_page(core, "tasks", Task.listed, token, limit, where, task_group_id)
@@ -246,7 +237,7 @@ def list_task_group(core: Core, task_group_id: str, token: str | None, limit: in
 
 
 @queue("POST", "/task-group/<taskGroupId>/seal", "queue:seal-task-group:<schedulerId>/<taskGroupId>")
-def seal_task_group(core: Core, caller: Caller, task_group_id: str) -> dict[str, Any]:
+def seal_task_group(core: Core, caller: Caller, task_group_id: str) -> Json:
     """Refuse further tasks, for ever; a repeated call keeps the first time."""
     _authorize(caller, get_task_group(core, task_group_id))
     with core.transition() as now:
@@ -257,7 +248,7 @@ def seal_task_group(core: Core, caller: Caller, task_group_id: str) -> dict[str,
 
 
 @queue("POST", "/task-group/<taskGroupId>/cancel", "queue:cancel-task-group:<schedulerId>/<taskGroupId>")
-def cancel_task_group(core: Core, caller: Caller, task_group_id: str) -> dict[str, Any]:
+def cancel_task_group(core: Core, caller: Caller, task_group_id: str) -> Json:
     """Cancel every task of a sealed group that is not resolved and whose deadline is in the future."""
     record = get_task_group(core, task_group_id)
     if "sealed" not in record:
@@ -276,7 +267,7 @@ def cancel_task_group(core: Core, caller: Caller, task_group_id: str) -> dict[st
     }
 
 
-def _authorize(caller: Caller, record: dict[str, Any]) -> None:
+def _authorize(caller: Caller, record: Json) -> None:
     caller.require(schedulerId=record["schedulerId"], taskGroupId=record["taskGroupId"])
 
 
@@ -289,7 +280,7 @@ def _cancel(core: Core, task: Task, now: int) -> bool:
     return run is not None
 
 
-def _find_group(core: Core, task_group_id: str) -> dict[str, Any] | None:
+def _find_group(core: Core, task_group_id: str) -> Json | None:
     row = core.store.row(GROUP, task_group_id)
     if row is None:
         return None
@@ -304,9 +295,7 @@ def _find_group(core: Core, task_group_id: str) -> dict[str, Any] | None:
     "queue:change-task-group-priority:<schedulerId>/<taskGroupId>",
     schema="change-task-priority-request",
 )
-def change_task_group_priority(
-    core: Core, caller: Caller, task_group_id: str, body: dict[str, Any]
-) -> dict[str, Any]:
+def change_task_group_priority(core: Core, caller: Caller, task_group_id: str, body: Json) -> Json:
     """Change the priority of those tasks of a group that were never resolved, before their deadline."""
     record = get_task_group(core, task_group_id)
     _authorize(caller, record)

@@ -234,8 +234,7 @@ class Store:
             return
         if self.row("SELECT 1 FROM sqlite_master WHERE name = 'task_groups'") is None:
             raise sqlite3.DatabaseError("the database of another program, not of a local queue")
-        version = self.value("PRAGMA user_version")
-        if version != _VERSION:
+        if (version := self.value("PRAGMA user_version")) != _VERSION:
             raise sqlite3.DatabaseError(
                 f"written by version {version} of the local queue; this version reads {_VERSION}"
             )

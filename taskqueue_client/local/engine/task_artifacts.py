@@ -13,7 +13,7 @@ from taskqueue_client.local.endpoints import each, queue
 from taskqueue_client.local.refusal import Refusal, conflict, refuse
 from taskqueue_client.slugid import slugid
 
-from .core import Core
+from .core import Core, Json
 from .pages import decode_index, encode_index, page_of
 from .store import sort_key
 from .task_records import Run, Task, find_task, get_task
@@ -28,7 +28,6 @@ _PUT_URL_SECONDS = 45 * 60
 _UPLOAD_LIFE = 24 * times.HOUR
 _DOWNLOAD_LIFE = times.HOUR
 _MAX_NAME = 1024  # the limit in the schemas of responses and messages
-_DEFAULT_TYPE = "application/binary"
 _DETAILS = {
     "s3": ("contentLength",),
     "object": ("contentLength",),
@@ -42,16 +41,13 @@ _MUST_MATCH = {"s3": (), "reference": (), "link": ("artifact",), "error": ("reas
 
 
 @queue("POST", f"{_RUN}/artifacts/<name>", _CREATE, schema="post-artifact-request")
-def create_artifact(
-    core: Core, caller: Caller, task_id: str, run_id: int, name: str, body: dict[str, Any]
-) -> dict[str, Any]:
+def create_artifact(core: Core, caller: Caller, task_id: str, run_id: int, name: str, body: Json) -> Json:
     """Record an artifact; return what its storage type needs for the upload."""
     artifact = _new_artifact(task_id, run_id, name, body)
     task, run = _claimed_run(core, caller, artifact)
     with core.transition() as now:
         _check_state(run, now)
-        existing = find_artifact(core, task_id, run_id, name)
-        if existing:
+        if existing := find_artifact(core, task_id, run_id, name):
             artifact = _replacement(existing, artifact)
         if artifact.storage_type == "object":
             artifact.details["uploadId"] = upload_id = slugid()
@@ -64,7 +60,7 @@ def create_artifact(
 
 
 @queue("PUT", f"{_RUN}/artifacts/<name>", _CREATE, schema="finish-artifact-request")
-def finish_artifact(core: Core, task_id: str, run_id: int, name: str, body: dict[str, Any]) -> None:
+def finish_artifact(core: Core, task_id: str, run_id: int, name: str, body: Json) -> None:
     """Make an object artifact readable, whose data was uploaded; may be repeated."""
     artifact = find_artifact(core, task_id, run_id, name)
     if artifact is None:
@@ -72,12 +68,13 @@ def finish_artifact(core: Core, task_id: str, run_id: int, name: str, body: dict
     task = get_task(core.store, task_id)
     run = task.run(run_id)
     if artifact.storage_type != "object":
-        refuse(
-            "InputError",
-            f"only artifacts of storage type `object` are finished, not of `{artifact.storage_type}`",
-        )
+        rule = "only artifacts of storage type `object` are finished"
+        refuse("InputError", f"{rule}, not of `{artifact.storage_type}`")
     if not artifact.present:
-        _check_upload(core, artifact, body["uploadId"])
+        if artifact.details["uploadId"] != body["uploadId"]:
+            refuse("InputError", "Incorrect uploadId")
+        if not core.storage.objects.is_finished(artifact.object_name):
+            refuse("InputError", "Object storing artifact data does not exist")
     with core.transition():
         artifact.present = True
         save_artifact(core, artifact)
@@ -102,14 +99,7 @@ def _claimed_run(core: Core, caller: Caller, artifact: ArtifactRecord) -> tuple[
     return task, run
 
 
-def _check_upload(core: Core, artifact: ArtifactRecord, upload_id: str) -> None:
-    if artifact.details["uploadId"] != upload_id:
-        refuse("InputError", "Incorrect uploadId")
-    if not core.storage.objects.is_finished(artifact.object_name):
-        refuse("InputError", "Object storing artifact data does not exist")
-
-
-def _response(core: Core, task: Task, run: Run, artifact: ArtifactRecord) -> dict[str, Any]:
+def _response(core: Core, task: Task, run: Run, artifact: ArtifactRecord) -> Json:
     if artifact.storage_type == "s3":
         return {
             "storageType": "s3",
@@ -129,29 +119,21 @@ def _response(core: Core, task: Task, run: Run, artifact: ArtifactRecord) -> dic
     return {"storageType": artifact.storage_type}
 
 
-def _upload_credentials(core: Core, task: Task, run: Run, artifact: ArtifactRecord) -> dict[str, Any]:
+def _upload_credentials(core: Core, task: Task, run: Run, artifact: ArtifactRecord) -> Json:
     client_id = f"artifact-upload/{task.task_id}/{run.run_id}/on/{run.worker_group}/{run.worker_id}"
     now = core.now()
     scopes = [f"object:upload:{task.project_id}:{artifact.object_name}"]
     return core.issue_credentials(client_id, scopes, now, min(artifact.expires, now + _UPLOAD_LIFE))
 
 
-def _new_artifact(task_id: str, run_id: int, name: str, body: dict[str, Any]) -> ArtifactRecord:
+def _new_artifact(task_id: str, run_id: int, name: str, body: Json) -> ArtifactRecord:
     if len(name) > _MAX_NAME:
         refuse("InputError", f"the name of an artifact must not be longer than {_MAX_NAME} characters")
-    storage_type: str = body["storageType"]
-    details = {key: body[key] for key in _DETAILS[storage_type] if key in body}
-    content_type: str = body.get("contentType") or _DEFAULT_TYPE
-    return ArtifactRecord(
-        task_id,
-        run_id,
-        name,
-        storage_type,
-        content_type,
-        times.parse(body["expires"], "expires"),
-        storage_type != "object",
-        details,
-    )
+    kind: str = body["storageType"]
+    details = {key: body[key] for key in _DETAILS[kind] if key in body}
+    content_type: str = body.get("contentType") or "application/binary"
+    expires = times.parse(body["expires"], "expires")
+    return ArtifactRecord(task_id, run_id, name, kind, content_type, expires, kind != "object", details)
 
 
 def _check_state(run: Run, now: int) -> None:
@@ -200,7 +182,7 @@ class ArtifactRecord(msgspec.Struct):
     content_type: str
     expires: int
     present: int
-    details: dict[str, Any]
+    details: Json
 
     @property
     def key(self) -> str:
@@ -212,7 +194,7 @@ class ArtifactRecord(msgspec.Struct):
         """The name of its object in the object service."""
         return f"t/{self.key}"
 
-    def shown(self) -> dict[str, Any]:
+    def shown(self) -> Json:
         """Return the artifact as messages have it."""
         return {
             "storageType": self.storage_type,
@@ -221,7 +203,7 @@ class ArtifactRecord(msgspec.Struct):
             "contentType": self.content_type,
         }
 
-    def listed(self) -> dict[str, Any]:
+    def listed(self) -> Json:
         """Return the artifact as lists and infos have it."""
         length = self.details.get("contentLength")
         return self.shown() if length is None else {**self.shown(), "contentLength": length}
@@ -284,55 +266,53 @@ def get_latest_artifact(core: Core, caller: Caller, task_id: str, name: str) -> 
 
 
 @queue("GET", f"{_RUN}/artifact-content/<name>", _GET)
-def artifact(core: Core, caller: Caller, task_id: str, run_id: int, name: str) -> dict[str, Any]:
+def artifact(core: Core, caller: Caller, task_id: str, run_id: int, name: str) -> Json:
     """Return what is needed to download an artifact, links being followed."""
     artifact = _followed(core, caller, task_id, run_id, name)
     return {"storageType": artifact.storage_type, **_content(core, artifact)}
 
 
 @queue("GET", "/task/<taskId>/artifact-content/<name>", _GET)
-def latest_artifact(core: Core, caller: Caller, task_id: str, name: str) -> dict[str, Any]:
+def latest_artifact(core: Core, caller: Caller, task_id: str, name: str) -> Json:
     """Return the same of the latest run, which is looked for before any scope is checked."""
     return artifact(core, caller, task_id, _latest_run_id(core, task_id), name)
 
 
 @queue("GET", f"{_RUN}/artifact-info/<name>", "queue:list-artifacts:<taskId>:<runId>")
-def artifact_info(core: Core, task_id: str, run_id: int, name: str) -> dict[str, Any]:
+def artifact_info(core: Core, task_id: str, run_id: int, name: str) -> Json:
     """Return an artifact's record; links are not followed."""
     return _present(core, task_id, run_id, name).listed()
 
 
 @queue("GET", "/task/<taskId>/artifact-info/<name>", "queue:list-artifacts:<taskId>")
-def latest_artifact_info(core: Core, task_id: str, name: str) -> dict[str, Any]:
+def latest_artifact_info(core: Core, task_id: str, name: str) -> Json:
     """Return the same of the latest run."""
     return artifact_info(core, task_id, _latest_run_id(core, task_id), name)
 
 
 @queue("GET", f"{_RUN}/artifacts", "queue:list-artifacts:<taskId>:<runId>")
-def list_artifacts(core: Core, task_id: str, run_id: int, token: str | None, limit: int) -> dict[str, Any]:
+def list_artifacts(core: Core, task_id: str, run_id: int, token: str | None, limit: int) -> Json:
     """Return a page of a run's artifacts, by name; unfinished ones are among them."""
     _task_with_runs(core, task_id).run(run_id)
     return _list(core, task_id, run_id, token, limit)
 
 
 @queue("GET", "/task/<taskId>/artifacts", "queue:list-artifacts:<taskId>")
-def list_latest_artifacts(core: Core, task_id: str, token: str | None, limit: int) -> dict[str, Any]:
+def list_latest_artifacts(core: Core, task_id: str, token: str | None, limit: int) -> Json:
     """Return the same of the latest run."""
     return _list(core, task_id, _latest_run_id(core, task_id), token, limit)
 
 
-def _list(core: Core, task_id: str, run_id: int, token: str | None, limit: int) -> dict[str, Any]:
+def _list(core: Core, task_id: str, run_id: int, token: str | None, limit: int) -> Json:
     last_task, last_run, last_name = decode_index(token, tuple[str, int, str]) or ("", 0, "")
     last, listed = (sort_key(last_task), last_run), (sort_key(task_id), run_id)
-    rows = core.store.rows(
+    after = sort_key(last_name) if last == listed else ""
+    count = 0 if last > listed else limit + 1
+    sql = (
         f"SELECT {COLUMNS} FROM artifacts WHERE task_id = ? AND run_id = ? AND sort_key > ?"  # noqa: S608 - constants
-        " ORDER BY sort_key LIMIT ?",
-        task_id,
-        run_id,
-        sort_key(last_name) if last == listed else "",
-        0 if last > listed else limit + 1,
+        " ORDER BY sort_key LIMIT ?"
     )
-    artifacts = [artifact_of(row) for row in rows]
+    artifacts = [artifact_of(row) for row in core.store.rows(sql, task_id, run_id, after, count)]
 
     def token_after(last: ArtifactRecord) -> str:
         return encode_index(task_id, run_id, last.name)
@@ -385,7 +365,7 @@ def _url(core: Core, artifact: ArtifactRecord) -> str:
     return url
 
 
-def _content(core: Core, artifact: ArtifactRecord) -> dict[str, Any]:
+def _content(core: Core, artifact: ArtifactRecord) -> Json:
     if artifact.storage_type == "error":
         return {key: artifact.details[key] for key in ("reason", "message")}
     if artifact.storage_type == "object":
@@ -393,7 +373,7 @@ def _content(core: Core, artifact: ArtifactRecord) -> dict[str, Any]:
     return {"url": _url(core, artifact)}
 
 
-def _download_credentials(core: Core, artifact: ArtifactRecord) -> dict[str, Any]:
+def _download_credentials(core: Core, artifact: ArtifactRecord) -> Json:
     now = core.now()
     scopes = [f"object:download:{artifact.object_name}"]
     return core.issue_credentials(f"artifact-download/{artifact.key}", scopes, now, now + _DOWNLOAD_LIFE)

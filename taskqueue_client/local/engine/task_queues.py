@@ -10,7 +10,7 @@ from taskqueue_client.local.auth.auth_service import Caller
 from taskqueue_client.local.endpoints import each, queue
 from taskqueue_client.local.refusal import Refusal, refuse
 
-from .core import Core
+from .core import Core, Json
 from .pages import decode_index, encode_index, offset_page, page_of
 from .task_records import get_task, queue_names
 
@@ -29,20 +29,20 @@ _PROVISIONERS = (
 
 
 @queue("GET", "/task-queues", "queue:list-task-queues")
-def list_task_queues(core: Core, token: str | None, limit: int) -> dict[str, Any]:
+def list_task_queues(core: Core, token: str | None, limit: int) -> Json:
     """Return a page of the task queues that have not expired."""
     sql = _UNEXPIRED + " ORDER BY sort_key(task_queue_id)"
     return offset_page(core, "taskQueues", _task_queue, token, limit, sql, core.now())
 
 
 @queue("GET", "/task-queues/<taskQueueId>", "queue:get-task-queue:<taskQueueId>", one_segment=True)
-def get_task_queue(core: Core, task_queue_id: str) -> dict[str, Any]:
+def get_task_queue(core: Core, task_queue_id: str) -> Json:
     """Return one task queue that has not expired."""
     return _task_queue(_find_task_queue(core, task_queue_id))
 
 
 @queue("GET", "/provisioners/<provisionerId>/worker-types", "queue:list-worker-types:<provisionerId>")
-def list_worker_types(core: Core, provisioner_id: str, token: str | None, limit: int) -> dict[str, Any]:
+def list_worker_types(core: Core, provisioner_id: str, token: str | None, limit: int) -> Json:
     """Return a page of a provisioner's task queues."""
     sql = _UNEXPIRED + _OF_PROVISIONER + " ORDER BY sort_key(task_queue_id)"
     values = (core.now(), provisioner_id, provisioner_id)
@@ -50,13 +50,13 @@ def list_worker_types(core: Core, provisioner_id: str, token: str | None, limit:
 
 
 @queue("GET", WORKER_TYPE, "queue:get-worker-type:<provisionerId>/<workerType>")
-def get_worker_type(core: Core, task_queue_id: str) -> dict[str, Any]:
+def get_worker_type(core: Core, task_queue_id: str) -> Json:
     """Return one task queue, with the two halves of its id."""
     return _worker_type(_find_task_queue(core, task_queue_id))
 
 
 @queue("GET", "/provisioners", "queue:list-provisioners")
-def list_provisioners(core: Core, token: str | None, limit: int) -> dict[str, Any]:  # noqa: ARG001 - it may be given
+def list_provisioners(core: Core, token: str | None, limit: int) -> Json:  # noqa: ARG001 - it may be given
     """Return the first provisioners, in the order of their first task queues; 0 means no limit.
 
     As in the service, the others cannot be reached, and a token is ignored.
@@ -67,7 +67,7 @@ def list_provisioners(core: Core, token: str | None, limit: int) -> dict[str, An
 
 
 @queue("GET", "/provisioners/<provisionerId>", "queue:get-provisioner:<provisionerId>")
-def get_provisioner(core: Core, provisioner_id: str) -> dict[str, Any]:
+def get_provisioner(core: Core, provisioner_id: str) -> Json:
     """Return one provisioner: the latest times of its task queues."""
     sql = _PROVISIONERS + _OF_PROVISIONER + " GROUP BY 1"
     row = core.store.row(sql, core.now(), provisioner_id, provisioner_id)
@@ -92,7 +92,7 @@ def _find_task_queue(core: Core, task_queue_id: str) -> tuple[Any, ...]:
     return row
 
 
-def _task_queue(row: tuple[Any, ...], id_name: str = "taskQueueId") -> dict[str, Any]:
+def _task_queue(row: tuple[Any, ...], id_name: str = "taskQueueId") -> Json:
     identifier, expires, last_date_active = row
     return {
         id_name: identifier,
@@ -103,11 +103,11 @@ def _task_queue(row: tuple[Any, ...], id_name: str = "taskQueueId") -> dict[str,
     }
 
 
-def _worker_type(row: tuple[Any, ...]) -> dict[str, Any]:
+def _worker_type(row: tuple[Any, ...]) -> Json:
     return {**_task_queue(row), **queue_names(row[0])}
 
 
-def _provisioner(row: tuple[Any, ...]) -> dict[str, Any]:
+def _provisioner(row: tuple[Any, ...]) -> Json:
     return _task_queue(row, "provisionerId")
 
 
@@ -123,13 +123,13 @@ _LATEST_CLAIMS = (  # of claims at the same time, which a held clock allows, tha
 
 
 @queue("GET", "/pending/<taskQueueId>", "queue:pending-count:<taskQueueId>")
-def pending_tasks(core: Core, task_queue_id: str) -> dict[str, Any]:
+def pending_tasks(core: Core, task_queue_id: str) -> Json:
     """Return the number of pending runs."""
     return {**queue_names(task_queue_id), "pendingTasks": _count(core, "*", _CLAIMABLE, task_queue_id)}
 
 
 @queue("GET", "/task-queues/<taskQueueId>/counts", {"AllOf": [*_COUNT_SCOPES]})
-def task_queue_counts(core: Core, task_queue_id: str) -> dict[str, Any]:
+def task_queue_counts(core: Core, task_queue_id: str) -> Json:
     """Return the numbers of pending runs, and of runs with a claim that has not expired."""
     claimed = _count(core, "DISTINCT task_id || '/' || run_id", _HELD, task_queue_id)
     return {**pending_tasks(core, task_queue_id), "claimedTasks": claimed}
@@ -141,14 +141,14 @@ def task_queue_counts(core: Core, task_queue_id: str) -> dict[str, Any]:
     each("taskQueueId", "taskQueueIds", *_COUNT_SCOPES),
     schema="task-queue-counts-request",
 )
-def task_queue_counts_batch(core: Core, caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
+def task_queue_counts_batch(core: Core, caller: Caller, body: Json) -> Json:
     """Return the numbers of pending and of claimed runs of several task queues."""
     caller.require(taskQueueIds=body["taskQueueIds"])
     return {"taskQueueCounts": [task_queue_counts(core, each_id) for each_id in body["taskQueueIds"]]}
 
 
 @queue("GET", "/task-queues/<taskQueueId>/pending", "queue:pending-list:<taskQueueId>")
-def list_pending_tasks(core: Core, task_queue_id: str, token: str | None, limit: int) -> dict[str, Any]:
+def list_pending_tasks(core: Core, task_queue_id: str, token: str | None, limit: int) -> Json:
     """Return a page of the pending runs, the oldest first.
 
     As in the service, a task past its deadline is among them until a resolver handles it, and the task that
@@ -162,7 +162,7 @@ def list_pending_tasks(core: Core, task_queue_id: str, token: str | None, limit:
 
 
 @queue("GET", "/task-queues/<taskQueueId>/claimed", "queue:claimed-list:<taskQueueId>")
-def list_claimed_tasks(core: Core, task_queue_id: str, token: str | None, limit: int) -> dict[str, Any]:
+def list_claimed_tasks(core: Core, task_queue_id: str, token: str | None, limit: int) -> Json:
     """Return a page of the claimed tasks, by the time of their latest claim or reclaim.
 
     As in the service, a task whose claim has expired is among them until a resolver handles it, and the
@@ -190,13 +190,13 @@ def _last_seq(core: Core, task_queue_id: str, moment: int, task_id: str) -> int:
     return core.store.value(exact, *key, task_id) or core.store.value(near, *key) or 0
 
 
-def _pending_task(core: Core, row: tuple[Any, ...]) -> dict[str, Any]:
+def _pending_task(core: Core, row: tuple[Any, ...]) -> Json:
     task_id, run_id, inserted = row
     task = get_task(core.store, task_id).definition()
     return {"taskId": task_id, "runId": run_id, "task": task, "inserted": times.text(inserted)}
 
 
-def _claimed_task(core: Core, row: tuple[Any, ...]) -> dict[str, Any]:
+def _claimed_task(core: Core, row: tuple[Any, ...]) -> Json:
     task_id, run_id, worker_group, worker_id, claimed = row
     return {
         "taskId": task_id,

@@ -12,7 +12,7 @@ from taskqueue_client.local.auth.auth_service import Caller
 from taskqueue_client.local.endpoints import each, queue
 from taskqueue_client.local.refusal import refuse
 
-from .core import Core
+from .core import Core, Json
 from .pages import offset_page
 from .store import Store
 
@@ -63,7 +63,7 @@ class Extract(msgspec.Struct):
 
 _decode_runs = msgspec.json.Decoder(list[Run]).decode
 _decode_extract = msgspec.json.Decoder(Extract).decode
-_decode_definition = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_definition = msgspec.json.Decoder(Json).decode
 encode_runs = msgspec.json.Encoder().encode
 
 
@@ -100,13 +100,13 @@ class Task(msgspec.Struct):
         """Return routes, scopes and tags."""
         return _decode_extract(self.encoded_definition)
 
-    def definition(self) -> dict[str, Any]:
+    def definition(self) -> Json:
         """Return the definition with all its fields, as `task` returns it."""
         definition = _decode_definition(self.encoded_definition)
         definition["priority"] = PRIORITIES[self.priority]
         return definition
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Json:
         """Return the status as the Queue returns it."""
         return {
             "taskId": self.task_id,
@@ -122,7 +122,7 @@ class Task(msgspec.Struct):
             "runs": [msgspec.to_builtins(run) for run in self.runs],
         }
 
-    def listed(self) -> dict[str, Any]:
+    def listed(self) -> Json:
         """Return status and definition, as lists have them."""
         return {"status": self.status(), "task": self.definition()}
 
@@ -174,22 +174,22 @@ def save_runs(store: Store, task: Task) -> None:
 
 
 @queue("GET", "/task/<taskId>", "queue:get-task:<taskId>")
-def task(core: Core, task_id: str) -> dict[str, Any]:
+def task(core: Core, task_id: str) -> Json:
     """Return a task's definition."""
     return get_task(core.store, task_id).definition()
 
 
 @queue("GET", "/task/<taskId>/status", "queue:status:<taskId>")
-def status(core: Core, task_id: str) -> dict[str, Any]:
+def status(core: Core, task_id: str) -> Json:
     """Return a task's status."""
     return {"status": get_task(core.store, task_id).status()}
 
 
 @queue("POST", "/tasks", each("taskId", "taskIds", "queue:get-task:<taskId>"), schema="tasks-request")
-def tasks(core: Core, caller: Caller, body: dict[str, Any], token: str | None, limit: int) -> dict[str, Any]:
+def tasks(core: Core, caller: Caller, body: Json, token: str | None, limit: int) -> Json:
     """Return a page of the definitions of those of the given tasks that exist."""
 
-    def item(task: Task) -> dict[str, Any]:
+    def item(task: Task) -> Json:
         return {"taskId": task.task_id, "task": task.definition()}
 
     caller.require(taskIds=body["taskIds"])
@@ -197,12 +197,10 @@ def tasks(core: Core, caller: Caller, body: dict[str, Any], token: str | None, l
 
 
 @queue("POST", "/tasks/status", each("taskId", "taskIds", "queue:status:<taskId>"), schema="tasks-request")
-def statuses(
-    core: Core, caller: Caller, body: dict[str, Any], token: str | None, limit: int
-) -> dict[str, Any]:
+def statuses(core: Core, caller: Caller, body: Json, token: str | None, limit: int) -> Json:
     """Return a page of the statuses of those of the given tasks that exist."""
 
-    def item(task: Task) -> dict[str, Any]:
+    def item(task: Task) -> Json:
         return {"taskId": task.task_id, "status": task.status()}
 
     caller.require(taskIds=body["taskIds"])
@@ -212,7 +210,7 @@ def statuses(
 
 
 @queue("GET", "/task/<taskId>/dependents", "queue:list-dependent-tasks:<taskId>")
-def list_dependent_tasks(core: Core, task_id: str, token: str | None, limit: int) -> dict[str, Any]:
+def list_dependent_tasks(core: Core, task_id: str, token: str | None, limit: int) -> Json:
     """Return a page of the tasks that depend on this one and have not expired, ordered by taskId."""
     where = (
         "expires > ? AND task_id IN (SELECT dependent FROM dependencies WHERE required = ?) ORDER BY sort_key"
@@ -224,7 +222,7 @@ def list_dependent_tasks(core: Core, task_id: str, token: str | None, limit: int
 
 def task_page(
     core: Core, key: str, item: Callable[[Task], Any], token: str | None, limit: int, where: str, *values: Any
-) -> dict[str, Any]:
+) -> Json:
     """Return the body of a response with a page of tasks; `where` ends with their order."""
     sql = f"SELECT {COLUMNS} FROM tasks WHERE {where}"  # noqa: S608 - constants
     return offset_page(core, key, lambda row: item(task_of(row)), token, limit, sql, *values)

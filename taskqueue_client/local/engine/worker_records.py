@@ -12,7 +12,7 @@ from taskqueue_client.local.auth.auth_service import Caller
 from taskqueue_client.local.endpoints import each, queue
 from taskqueue_client.local.refusal import refuse
 
-from .core import Core
+from .core import Core, Json
 from .pages import offset_page
 from .task_queues import WORKER_TYPE, get_task_queue, touch_task_queue
 
@@ -29,9 +29,6 @@ _WORKER_TYPE = re.compile(r"[a-z]([-a-z0-9]{0,36}[a-z0-9])?")  # the limit in th
 Worker = tuple[str, str]
 """The worker group and the worker id."""
 
-_encode = msgspec.json.encode
-_decode = msgspec.json.decode
-
 
 class _WorkerRecord(msgspec.Struct):
     task_queue_id: str
@@ -41,8 +38,8 @@ class _WorkerRecord(msgspec.Struct):
     expires: int
     first_claim: int
     last_date_active: int
-    recent_tasks: list[dict[str, Any]]
-    quarantine_details: list[dict[str, Any]]
+    recent_tasks: list[Json]
+    quarantine_details: list[Json]
 
     def is_visible(self, now: int) -> bool:
         return self.expires > now or self.is_quarantined(now)
@@ -55,7 +52,7 @@ class _WorkerRecord(msgspec.Struct):
         in_quarantine = self.quarantine_until >= now
         return (self.expires >= now or in_quarantine) and quarantined in {None, in_quarantine}
 
-    def shown(self) -> dict[str, Any]:
+    def shown(self) -> Json:
         provisioner_id, worker_type = self.task_queue_id.split("/")
         return {
             "taskQueueId": self.task_queue_id,
@@ -70,8 +67,8 @@ class _WorkerRecord(msgspec.Struct):
             "workerType": worker_type,
         }
 
-    def listed(self, now: int) -> dict[str, Any]:
-        shown: dict[str, Any] = {
+    def listed(self, now: int) -> Json:
+        shown: Json = {
             "workerGroup": self.worker_group,
             "workerId": self.worker_id,
             "firstClaim": times.text(self.first_claim),
@@ -94,7 +91,7 @@ def list_workers(
     token: str | None,
     limit: int,
     quarantined: bool | None,  # noqa: FBT001 - a query parameter
-) -> dict[str, Any]:
+) -> Json:
     """Return a page of a task queue's workers; only those (not) in quarantine unless `quarantined` is None.
 
     Other workers are removed from the page after it was read: it may be short or empty and yet have a token.
@@ -112,7 +109,7 @@ def list_workers(
 
 
 @queue("GET", f"{WORKER_TYPE}/workers/<workerGroup>/<workerId>", f"queue:get-worker:{_WORKER}")
-def get_worker(core: Core, task_queue_id: str, worker: Worker) -> dict[str, Any]:
+def get_worker(core: Core, task_queue_id: str, worker: Worker) -> Json:
     """Return one worker, whose task queue must not have expired either."""
     known = _known(core, task_queue_id, worker)
     if not known.is_visible(core.now()):
@@ -127,9 +124,7 @@ def get_worker(core: Core, task_queue_id: str, worker: Worker) -> dict[str, Any]
     {"AllOf": [f"queue:quarantine-worker:{_WORKER}"]},
     schema="quarantine-worker-request",
 )
-def quarantine_worker(
-    core: Core, caller: Caller, task_queue_id: str, worker: Worker, body: dict[str, Any]
-) -> dict[str, Any]:
+def quarantine_worker(core: Core, caller: Caller, task_queue_id: str, worker: Worker, body: Json) -> Json:
     """Quarantine a known worker, expired or not, until a date; a past date ends the quarantine."""
     until = times.parse(body["quarantineUntil"], "quarantineUntil")
     known = _known(core, task_queue_id, worker)
@@ -153,9 +148,7 @@ def quarantine_worker(
     each("property", "properties", f"queue:declare-worker:{_WORKER}#<property>"),
     schema="update-worker-request",
 )
-def declare_worker(
-    core: Core, caller: Caller, task_queue_id: str, worker: Worker, body: dict[str, Any]
-) -> dict[str, Any]:
+def declare_worker(core: Core, caller: Caller, task_queue_id: str, worker: Worker, body: Json) -> Json:
     """Make a worker and its task queue known until `expires`, or for longer than before."""
     caller.require(properties=list(body))
     worker_type = task_queue_id.partition("/")[2]
@@ -248,8 +241,8 @@ def _known(core: Core, task_queue_id: str, worker: Worker) -> _WorkerRecord:
 
 def _save(core: Core, worker: _WorkerRecord) -> None:
     *plain, recent_tasks, quarantine_details = msgspec.structs.astuple(worker)
-    row = (*plain, _encode(recent_tasks[-_RECENT:]), _encode(quarantine_details))
-    core.store.insert("workers", *row, verb="INSERT OR REPLACE")
+    encoded = map(msgspec.json.encode, (recent_tasks[-_RECENT:], quarantine_details))
+    core.store.insert("workers", *plain, *encoded, verb="INSERT OR REPLACE")
 
 
 def _refuse_unknown(task_queue_id: str, worker: Worker) -> NoReturn:
@@ -257,6 +250,4 @@ def _refuse_unknown(task_queue_id: str, worker: Worker) -> NoReturn:
 
 
 def _worker_of(row: tuple[Any, ...]) -> _WorkerRecord:
-    *plain, recent_tasks, quarantine_details = row
-    fields: list[Any] = [*plain, _decode(recent_tasks), _decode(quarantine_details)]
-    return _WorkerRecord(*fields)
+    return _WorkerRecord(*row[:-2], *map(msgspec.json.decode, row[-2:]))
