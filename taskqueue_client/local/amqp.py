@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 try:
     import aio_pika
 except ImportError as error:
-    _MISSING = "messages to RabbitMQ need aio-pika: pip install 'taskqueue_client[events]'"
-    raise ImportError(_MISSING) from error
+    raise ImportError("messages to RabbitMQ need aio-pika: pip install 'taskqueue_client[events]'") from error
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS outbox (
@@ -117,8 +116,8 @@ class _Link(ABC):
         self._task: asyncio.Task[None] | None = None
 
     @abstractmethod
-    async def _use(self, channel: AbstractChannel) -> None:
-        """Prepare the channel, set `connected`, and work until the connection is lost."""
+    async def _use(self, channel: AbstractChannel, lost: asyncio.Event) -> None:
+        """Prepare the channel, set `connected`, and work until the channel or its connection is `lost`."""
 
     @abstractmethod
     def _note_loss(self, error: Exception) -> None:
@@ -153,10 +152,13 @@ class _Link(ABC):
 
         The garbage collector would close it otherwise, on any thread, where it is not awaited.
         """
+        lost = asyncio.Event()
         try:
             async with aio_pika.Connection(URL(self._url)) as connection:
                 await connection.connect(timeout=CONNECT_SECONDS)
-                await self._use(await connection.channel())
+                channel = await connection.channel()
+                channel.close_callbacks.add(lambda _channel, _error: lost.set())
+                await self._use(channel, lost)
         except asyncio.CancelledError as error:
             if is_canceled():
                 raise
@@ -236,14 +238,9 @@ class AmqpPublisher(_Link):
             len(self._outbox),
         )
 
-    async def _use(self, channel: AbstractChannel) -> None:
-        lost = asyncio.Event()
-
-        def note_loss(*_: object) -> None:
-            lost.set()
-            self._filled.set()  # ends the wait below: a broker that comes back may have lost the exchanges
-
-        channel.close_callbacks.add(note_loss)  # called as well if the connection ends
+    async def _use(self, channel: AbstractChannel, lost: asyncio.Event) -> None:
+        # ends the wait below: a broker that comes back may have lost the exchanges
+        channel.close_callbacks.add(lambda _channel, _error: self._filled.set())
         exchanges = await _declare(channel)
         self.connected.set()
         while not lost.is_set():
@@ -322,15 +319,9 @@ class WorkerRemovals(_Link):
             *(self._host, _cause(error)),
         )
 
-    async def _use(self, channel: AbstractChannel) -> None:
-        lost = asyncio.Event()
-
-        def note_loss(*_: object) -> None:
-            lost.set()
-
-        channel.close_callbacks.add(note_loss)  # called as well if the connection ends
+    async def _use(self, channel: AbstractChannel, lost: asyncio.Event) -> None:
         underlay = await channel.get_underlay_channel()
-        underlay.on_consumer_cancel_callbacks.add(note_loss)  # the queue was deleted
+        underlay.on_consumer_cancel_callbacks.add(lambda _: lost.set())  # the queue was deleted
         queue = await self._declare(channel)
         await queue.consume(self._handle)
         self.connected.set()
