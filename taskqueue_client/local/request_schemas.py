@@ -22,6 +22,11 @@ def _closed(required: list[str], /, **properties: dict[str, Any]) -> dict[str, A
     return {"type": "object", "properties": properties, "additionalProperties": False, "required": required}
 
 
+def _full(**properties: dict[str, Any]) -> dict[str, Any]:
+    """Return an object with exactly these properties."""
+    return _closed([*properties], **properties)
+
+
 def _name(pattern: str, longest: int) -> dict[str, Any]:
     return {"type": "string", "minLength": 1, "maxLength": longest, "pattern": pattern}
 
@@ -46,8 +51,7 @@ _IDENTIFIER = _name("^([a-zA-Z0-9-_]*)$", 38)
 _PROJECT_ID = _name("^([a-zA-Z0-9._/-]*)$", 500)
 _WORKER = {"workerGroup": _IDENTIFIER, "workerId": _IDENTIFIER}
 
-_METADATA = _closed(
-    ["name", "description", "owner", "source"],
+_METADATA = _full(
     name=_text(255),
     description=_text(32768),
     owner=_text(255),
@@ -116,29 +120,27 @@ _SCOPES = _list(_SCOPE, uniqueItems=True)
 REQUEST_SCHEMAS: dict[str, dict[str, Any]] = {
     "queue/v1/create-task-request": _CREATE_TASK,
     "queue/v1/tasks-request": _closed([], taskIds=_list(_TEXT)),
-    "queue/v1/task-queue-counts-request": _closed(
-        ["taskQueueIds"],
+    "queue/v1/task-queue-counts-request": _full(
         taskQueueIds={"type": "array", "items": _TASK_QUEUE_ID, "maxItems": 1000, "uniqueItems": True},
     ),
-    "queue/v1/change-task-priority-request": _closed(["newPriority"], newPriority=_one_of(*_PRIORITIES)),
+    "queue/v1/change-task-priority-request": _full(newPriority=_one_of(*_PRIORITIES)),
     "queue/v1/claim-work-request": _closed(
         ["workerGroup", "workerId", "tasks"], tasks=_whole(1, maximum=32, default=1), **_WORKER
     ),
     "legacy/v1/claim-work-request": _closed(["workerGroup", "workerId"], **_WORKER, xmlMessage=_TEXT),
-    "queue/v1/task-claim-request": _closed(["workerGroup", "workerId"], **_WORKER),
-    "queue/v1/task-exception-request": _closed(
-        ["reason"],
+    "queue/v1/task-claim-request": _full(**_WORKER),
+    "queue/v1/task-exception-request": _full(
         reason=_one_of(
             *("worker-shutdown", "malformed-payload", "resource-unavailable"),
             *("internal-error", "intermittent-task"),
         ),
     ),
     "queue/v1/post-artifact-request": _POST_ARTIFACT,
-    "queue/v1/finish-artifact-request": _closed(["uploadId"], uploadId=_ID),
+    "queue/v1/finish-artifact-request": _full(uploadId=_ID),
     "queue/v1/quarantine-worker-request": _closed(
         ["quarantineUntil"], quarantineUntil=_DATE, quarantineInfo=_text(4000)
     ),
-    "queue/v1/update-worker-request": _closed(["expires"], expires=_DATE),
+    "queue/v1/update-worker-request": _full(expires=_DATE),
     "object/v1/create-upload-request": _closed(
         ["projectId", "uploadId", "expires", "proposedUploadMethods"],
         projectId=_PROJECT_ID,
@@ -147,21 +149,15 @@ REQUEST_SCHEMAS: dict[str, dict[str, Any]] = {
         hashes=_HASHES,
         proposedUploadMethods=_closed(
             [],
-            dataInline=_closed(["contentType", "objectData"], contentType=_TEXT, objectData=_text(10926)),
-            putUrl=_closed(
-                ["contentType", "contentLength"], contentType=_TEXT, contentLength={"type": "integer"}
-            ),
+            dataInline=_full(contentType=_TEXT, objectData=_text(10926)),
+            putUrl=_full(contentType=_TEXT, contentLength={"type": "integer"}),
         ),
     ),
     "object/v1/finish-upload-request": _closed(
         ["uploadId", "projectId"], projectId=_PROJECT_ID, uploadId=_ID, hashes=_HASHES
     ),
-    "object/v1/download-object-request": _closed(
-        ["acceptDownloadMethods"], acceptDownloadMethods=_closed([], getUrl=_TRUE, simple=_TRUE)
-    ),
-    "auth/v1/test-authenticate-request": _closed(
-        ["clientScopes", "requiredScopes"], clientScopes=_SCOPES, requiredScopes=_SCOPES
-    ),
+    "object/v1/download-object-request": _full(acceptDownloadMethods=_closed([], getUrl=_TRUE, simple=_TRUE)),
+    "auth/v1/test-authenticate-request": _full(clientScopes=_SCOPES, requiredScopes=_SCOPES),
     "auth/v1/authenticate-hawk-request": _closed(
         ["method", "resource", "host", "port"],
         method=_one_of(
