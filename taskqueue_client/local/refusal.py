@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import NoReturn, TypeVar
+
+T = TypeVar("T")
 
 STATUS = {
     "MalformedPayload": 400,
@@ -39,6 +41,13 @@ class Refusal(Exception):
 def refuse(code: str, message: str) -> NoReturn:
     """Raise a Refusal with one of the codes in `STATUS`."""
     raise Refusal(code, message)
+
+
+def existing(value: T | None, message: str) -> T:
+    """Return what was looked for; refuse the request (404) if there is none."""
+    if value is None:
+        refuse("ResourceNotFound", message)
+    return value
 
 
 def conflict(message: str) -> NoReturn:

@@ -20,7 +20,7 @@ from mohawk.util import calculate_mac, parse_content_type
 
 from taskqueue_client.local import endpoints, times
 from taskqueue_client.local.javascript_values import is_given, is_list
-from taskqueue_client.local.refusal import refuse
+from taskqueue_client.local.refusal import existing, refuse
 from taskqueue_client.scopes import ScopeExpression, missing_scopes, render, unsatisfied
 
 from .known_clients import CLIENT_ID, Client, is_scope
@@ -98,11 +98,10 @@ class SignatureValidator:
         bewit = find_bewit(request.resource)
         if request.authorization:
             if bewit is not None and bewit[3]:  # an empty one is ignored
-                message = (
+                reject(
                     "Cannot use two authentication schemes at once: "
                     "this request has both a bewit in its query and an 'authorization' header"
                 )
-                reject(message)
             return self._by_header(request, parse_header(request.authorization))
         if bewit is not None:
             return self._by_bewit(request, bewit)
@@ -187,9 +186,8 @@ def _check_mac(
 ) -> None:
     """Compare a MAC with that of `key`; `parts` have the names that mohawk's `calculate_mac` reads."""
     credentials = {"key": key, "algorithm": "sha256"}
-    covered = SimpleNamespace(
-        credentials=credentials, host=request.host.lower(), port=str(request.port), **parts
-    )
+    host, port = request.host.lower(), str(request.port)
+    covered = SimpleNamespace(credentials=credentials, host=host, port=port, **parts)
     try:
         ours: bytes = calculate_mac(kind, covered, payload_hash)
     except UnicodeEncodeError:  # the path is not UTF-8, so no client has signed it
@@ -309,9 +307,7 @@ class AuthService:
     @endpoints.auth("GET", "/clients/<clientId>", "auth:get-client:<clientId>")
     def client(self, client_id: str) -> dict[str, Any]:
         """Return what is known about a client, without its secret."""
-        client = self.clients.get(client_id)
-        if client is None:
-            refuse("ResourceNotFound", f"Client with clientId `{client_id}` not found")
+        client = existing(self.clients.get(client_id), f"Client with clientId `{client_id}` not found")
         return {
             "clientId": client.client_id,
             "description": "",

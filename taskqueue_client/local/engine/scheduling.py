@@ -10,7 +10,7 @@ from taskqueue_client.local import messages, times
 from taskqueue_client.local.auth.auth_service import Caller
 from taskqueue_client.local.endpoints import queue
 from taskqueue_client.local.messages import group_message
-from taskqueue_client.local.refusal import conflict, refuse
+from taskqueue_client.local.refusal import conflict, existing, refuse
 from taskqueue_client.scopes import ScopeExpression
 
 from .core import Core, Json
@@ -222,10 +222,7 @@ def send_group(core: Core, exchange: str, task_group_id: str) -> None:
 @queue("GET", "/task-group/<taskGroupId>", "queue:list-task-group:<taskGroupId>")
 def get_task_group(core: Core, task_group_id: str) -> Json:
     """Return the group's record."""
-    record = _find_group(core, task_group_id)
-    if record is None:
-        refuse("ResourceNotFound", f"No task-group with taskGroupId: `{task_group_id}`")
-    return record
+    return existing(_find_group(core, task_group_id), f"No task-group with taskGroupId: `{task_group_id}`")
 
 
 @queue("GET", "/task-group/<taskGroupId>/list", "queue:list-task-group:<taskGroupId>")

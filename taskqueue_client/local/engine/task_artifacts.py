@@ -10,7 +10,7 @@ import msgspec
 from taskqueue_client.local import messages, times
 from taskqueue_client.local.auth.auth_service import Caller
 from taskqueue_client.local.endpoints import each, queue
-from taskqueue_client.local.refusal import Refusal, conflict, refuse
+from taskqueue_client.local.refusal import Refusal, conflict, existing, refuse
 from taskqueue_client.slugid import slugid
 
 from .core import Core, Json
@@ -47,8 +47,8 @@ def create_artifact(core: Core, caller: Caller, task_id: str, run_id: int, name:
     task, run = _claimed_run(core, caller, artifact)
     with core.transition() as now:
         _check_state(run, now)
-        if existing := find_artifact(core, task_id, run_id, name):
-            artifact = _replacement(existing, artifact)
+        if old := find_artifact(core, task_id, run_id, name):
+            artifact = _replacement(old, artifact)
         if artifact.storage_type == "object":
             artifact.details["uploadId"] = upload_id = slugid()
             terms = (artifact.object_name, task.project_id, upload_id, artifact.expires)
@@ -62,9 +62,7 @@ def create_artifact(core: Core, caller: Caller, task_id: str, run_id: int, name:
 @queue("PUT", f"{_RUN}/artifacts/<name>", _CREATE, schema="finish-artifact-request")
 def finish_artifact(core: Core, task_id: str, run_id: int, name: str, body: Json) -> None:
     """Make an object artifact readable, whose data was uploaded; may be repeated."""
-    artifact = find_artifact(core, task_id, run_id, name)
-    if artifact is None:
-        refuse("ResourceNotFound", "Artifact not found")
+    artifact = existing(find_artifact(core, task_id, run_id, name), "Artifact not found")
     task = get_task(core.store, task_id)
     run = task.run(run_id)
     if artifact.storage_type != "object":

@@ -8,7 +8,7 @@ from typing import Any
 from taskqueue_client.local import times
 from taskqueue_client.local.auth.auth_service import Caller
 from taskqueue_client.local.endpoints import each, queue
-from taskqueue_client.local.refusal import Refusal, refuse
+from taskqueue_client.local.refusal import Refusal, existing
 
 from .core import Core, Json
 from .pages import decode_index, encode_index, offset_page, page_of
@@ -71,9 +71,7 @@ def get_provisioner(core: Core, provisioner_id: str) -> Json:
     """Return one provisioner: the latest times of its task queues."""
     sql = _PROVISIONERS + _OF_PROVISIONER + " GROUP BY 1"
     row = core.store.row(sql, core.now(), provisioner_id, provisioner_id)
-    if row is None:
-        refuse("ResourceNotFound", f"Provisioner `{provisioner_id}` does not exist.")
-    return _provisioner(row)
+    return _provisioner(existing(row, f"Provisioner `{provisioner_id}` does not exist."))
 
 
 def touch_task_queue(core: Core, task_queue_id: str, expires: int, now: int) -> None:
@@ -87,9 +85,7 @@ def touch_task_queue(core: Core, task_queue_id: str, expires: int, now: int) -> 
 
 def _find_task_queue(core: Core, task_queue_id: str) -> tuple[Any, ...]:
     row = core.store.row(_UNEXPIRED + " AND task_queue_id = ?", core.now(), task_queue_id)
-    if row is None:
-        refuse("ResourceNotFound", f"Task queue `{task_queue_id}` does not exist.")
-    return row
+    return existing(row, f"Task queue `{task_queue_id}` does not exist.")
 
 
 def _task_queue(row: tuple[Any, ...], id_name: str = "taskQueueId") -> Json:

@@ -10,7 +10,7 @@ import msgspec
 from taskqueue_client.local import times
 from taskqueue_client.local.auth.auth_service import Caller
 from taskqueue_client.local.endpoints import each, queue
-from taskqueue_client.local.refusal import refuse
+from taskqueue_client.local.refusal import existing, refuse
 
 from .core import Core, Json
 from .pages import offset_page
@@ -158,13 +158,8 @@ def find_expiry_and_state(store: Store, task_id: str) -> tuple[int, str] | None:
 
 def get_task(store: Store, task_id: str) -> Task:
     """Return a task by its id."""
-    task = find_task(store, task_id)
-    if task is None:
-        refuse(
-            "ResourceNotFound",
-            f"`{task_id}` does not correspond to a task that exists.\nAre you sure this task exists?",
-        )
-    return task
+    message = f"`{task_id}` does not correspond to a task that exists.\nAre you sure this task exists?"
+    return existing(find_task(store, task_id), message)
 
 
 def save_runs(store: Store, task: Task) -> None:

@@ -56,12 +56,12 @@ class Admin:
         self._faults = faults
         remove = background.worker_removed
         self._routes: dict[tuple[str, str], _Route] = {
-            ("GET", "/admin/clock"): (_NoBody, _nothing, self._time),
+            ("GET", "/admin/clock"): (_NoBody, lambda _: None, self._time),
             ("POST", "/admin/clock/advance"): (_ClockStep, lambda by: clock.advance(by.seconds), self._time),
             ("POST", "/admin/clock/hold"): (_NoBody, lambda _: clock.hold(), self._time),
             ("POST", "/admin/clock/release"): (_NoBody, lambda _: clock.release(), self._time),
             ("POST", "/admin/clock/shift"): (_ClockShift, self._shift, lambda: {"now": faults.now()}),
-            ("GET", "/admin/faults"): (_NoBody, _nothing, self._waiting),
+            ("GET", "/admin/faults"): (_NoBody, lambda _: None, self._waiting),
             ("POST", "/admin/faults"): (dict, faults.add_json, self._waiting),
             ("DELETE", "/admin/faults"): (_NoBody, lambda _: faults.clear(), self._waiting),
             ("POST", "/admin/worker-removed"): (_RemovedWorker, lambda gone: remove(*astuple(gone)), dict),
@@ -98,7 +98,3 @@ class Admin:
 
     def _shift(self, body: _ClockShift) -> None:
         self._faults.clock_shift = body.seconds
-
-
-def _nothing(_: _NoBody) -> None:
-    """Change nothing: the route only shows something."""

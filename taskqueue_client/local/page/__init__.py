@@ -47,7 +47,7 @@ from taskqueue_client.local.http.api import ROUTES, Api
 from taskqueue_client.local.http.request_bodies import read_body
 from taskqueue_client.local.http.schema_check import is_address
 from taskqueue_client.local.messages import Message
-from taskqueue_client.local.refusal import Refusal, conflict, refuse
+from taskqueue_client.local.refusal import Refusal, conflict, existing, refuse
 
 from .views import Feed, Views
 
@@ -199,11 +199,9 @@ class Page:
         self._feed.add_message(message)
         self._views.sample()
 
-    def note_request(
-        self, request: web.BaseRequest, response: web.StreamResponse, milliseconds: float
-    ) -> None:
+    def note_request(self, request: web.BaseRequest, response: web.StreamResponse, ms: float) -> None:
         """Show a request that the page has not made."""
-        self._feed.add_request(request, response, milliseconds, fault=self._struck.get(id(request)))
+        self._feed.add_request(request, response, ms, fault=self._struck.get(id(request)))
 
     def _note_strike(self, request: web.BaseRequest, fault: AnyFault) -> None:
         self._struck[id(request)] = msgspec.to_builtins(fault)["kind"]
@@ -239,9 +237,7 @@ class Page:
     async def _call(self, request: web.BaseRequest, path: str) -> web.Response:
         """Call an endpoint of the Queue; calls that change something are shown among the requests."""
         started = time.perf_counter()
-        match = ROUTES.find(request.method, path)
-        if match is None:
-            refuse("ResourceNotFound", f"The Queue has no route {request.method} {path}")
+        match = existing(ROUTES.find(request.method, path), f"The Queue has no route {request.method} {path}")
         response = await self._api.respond(request, match)
         if request.method not in {"GET", "HEAD"} and match.endpoint.name not in _READ_BY_POST:
             taken = 1000 * (time.perf_counter() - started)
@@ -253,9 +249,8 @@ class Page:
             return _json(self._reads[path]())
         if request.method == "GET" and path.startswith("/page/group/"):
             return _json(self._views.group(unquote(path.removeprefix("/page/group/"))))
-        act = self._acts.get((request.method, path))
-        if act is None:
-            refuse("ResourceNotFound", f"The page has no route {request.method} {path}")
+        route = (request.method, path)
+        act = existing(self._acts.get(route), f"The page has no route {request.method} {path}")
         try:
             result = act(msgspec.json.decode(await read_body(request) or b"{}"))
             result = await result if inspect.isawaitable(result) else result
@@ -284,8 +279,7 @@ class Page:
         try:
             await asyncio.to_thread(check_definition, definition, self._faults.now())
         except InvalidDefinition as error:
-            problems = [{"path": each.path, "allowed": each.allowed} for each in error.problems]
-            return {"problems": problems}
+            return {"problems": [{"path": each.path, "allowed": each.allowed} for each in error.problems]}
         return {"problems": []}
 
     @property

@@ -10,7 +10,7 @@ import base64
 import binascii
 import math
 import re
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ from taskqueue_client.local.engine.scheduling import GROUP
 from taskqueue_client.local.engine.task_records import PRIORITIES
 from taskqueue_client.local.http.responses import plain_body
 from taskqueue_client.local.messages import Message
-from taskqueue_client.local.refusal import refuse
+from taskqueue_client.local.refusal import existing
 from taskqueue_client.local.times import SECOND, milliseconds
 
 _SHOWN = 200  # how many task queues, workers and groups an overview has
@@ -86,8 +86,8 @@ class Views:
 
     core: Core
     _sampled: float = -math.inf
-    _history: dict[str, deque[tuple[float, int, int]]] = field(
-        default_factory=dict[str, "deque[tuple[float, int, int]]"]
+    _history: defaultdict[str, deque[tuple[float, int, int]]] = field(
+        default_factory=lambda: defaultdict(lambda: deque(maxlen=_SAMPLES))
     )
 
     def overview(self) -> dict[str, Any]:
@@ -97,16 +97,13 @@ class Views:
     def group(self, task_group_id: str) -> dict[str, Any]:
         """Return a group, with its tasks as a graph or time line needs them."""
         record = self.core.store.row(GROUP, task_group_id)
-        if record is None:
-            refuse("ResourceNotFound", f"There is no task group {task_group_id}")
-        scheduler_id, expires, sealed = record
-        tasks = [_task(row) for row in self.core.store.rows(_TASKS, task_group_id)]
+        scheduler_id, expires, sealed = existing(record, f"There is no task group {task_group_id}")
         return {
             "taskGroupId": task_group_id,
             "schedulerId": scheduler_id,
             "expires": expires / SECOND,
             "sealed": sealed and sealed / SECOND,
-            "tasks": tasks,
+            "tasks": [_task(row) for row in self.core.store.rows(_TASKS, task_group_id)],
         }
 
     def moments(self) -> dict[str, float | None]:
@@ -125,8 +122,7 @@ class Views:
             return
         self._sampled = now
         for task_queue_id, pending, _, claimed in self._counts():
-            samples = self._history.setdefault(task_queue_id, deque(maxlen=_SAMPLES))
-            samples.append((now, pending, claimed))
+            self._history[task_queue_id].append((now, pending, claimed))
 
     def _counts(self) -> list[tuple[Any, ...]]:
         return self.core.store.rows(_COUNTS, *3 * [self.core.now()])

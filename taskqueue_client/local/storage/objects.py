@@ -15,7 +15,7 @@ from taskqueue_client.local.auth.auth_service import Caller
 from taskqueue_client.local.engine.store import Store
 from taskqueue_client.local.http.request_bodies import media_type
 from taskqueue_client.local.javascript_values import decode_base64
-from taskqueue_client.local.refusal import conflict, refuse
+from taskqueue_client.local.refusal import conflict, existing, refuse
 
 from .buckets import GRACE_SECONDS, OBJECTS, Buckets
 
@@ -200,19 +200,15 @@ class ObjectService:
         }
 
     def _find(self, name: str) -> _Object | None:
-        row = self._store.row(
-            "SELECT name, project_id, upload_id, expires, hashes FROM objects WHERE name = ?", name
-        )
+        sql = "SELECT name, project_id, upload_id, expires, hashes FROM objects WHERE name = ?"
+        row = self._store.row(sql, name)
         if row is None:
             return None
         (name, project_id, upload_id, expires, hashes) = row
         return _Object(name, project_id, upload_id, expires, msgspec.json.decode(hashes))
 
     def _existing(self, name: str) -> _Object:
-        found = self._find(name)
-        if found is None:
-            refuse("ResourceNotFound", f'Object "{name}" not found')
-        return found
+        return existing(self._find(name), f'Object "{name}" not found')
 
     def _finished(self, name: str) -> _Object:
         found = self._existing(name)
