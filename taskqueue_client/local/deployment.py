@@ -135,9 +135,8 @@ class Deployment:
 
         own = hashlib.sha256(self._issuer.access_token.encode()).hexdigest()[:22]
         name = f"queue/taskqueue-local/{own}/worker-removed-resolver"
-        self.removals = await self._cleanup.enter_async_context(
-            WorkerRemovals(amqp_url, name, self.remove_worker)
-        )
+        removals = WorkerRemovals(amqp_url, name, self.remove_worker)
+        self.removals = await self._cleanup.enter_async_context(removals)
 
     def _server(self) -> Server:
         clients = {**self._settings.clients, _QUEUE_CLIENT: self._issuer}

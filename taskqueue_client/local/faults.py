@@ -171,9 +171,8 @@ class Faults:
         """
         fault = msgspec.convert(data, AnyFault)
         if not any(fnmatchcase(endpoint, fault.endpoint) for endpoint in self._endpoints):
-            raise ValueError(
-                f"no endpoint is named {fault.endpoint!r}; a name is like 'queue.createTask' or 'storage.put'"
-            )
+            example = "a name is like 'queue.createTask' or 'storage.put'"
+            raise ValueError(f"no endpoint is named {fault.endpoint!r}; {example}")
         with self._lock:
             self._waiting.append(fault)
 
@@ -229,9 +228,7 @@ _CASES: dict[str, AnyFault] = {
     "body not in its coding": _defect("*", 400, "The payload is not "),
     "payload hash of a wrong length": _defect("*", 401, "Invalid payload hash"),
     "client id of odd characters": _defect("*", 401, "has characters other than"),
-    "getArtifact of an object without simple downloads": _defect(
-        "queue.get*Artifact", 404, "the method simple"
-    ),
+    "getArtifact of an object without simple downloads": _defect("queue.get*Artifact", 404, "method simple"),
     "malformed contentType of an object": _defect("object.createUpload", 400, "contentType must"),
     "hash of null": _defect("object.*Upload", 400, "must not be null"),
     "finishArtifact after contentLength": Respond("queue.finishArtifact", _ALWAYS, status=500, after=True),
@@ -272,13 +269,13 @@ class FaultInjector:
 
     Attributes:
         faults: The faults, as users add them.
-        on_strike: Called with each request that a fault strikes, before it does, if it is set.
+        on_strike: Called with each request that a fault strikes, before it does.
     """
 
     def __init__(self, clock: Clock, endpoints: Collection[str]) -> None:
         self.endpoints = endpoints
         self.faults = Faults(clock, endpoints)
-        self.on_strike: Callable[[web.BaseRequest, AnyFault], object] | None = None
+        self.on_strike: Callable[[web.BaseRequest, AnyFault], object] = lambda _request, _fault: None
         self._clock = clock
 
     def match(self, endpoint: str) -> AnyFault | None:
@@ -291,11 +288,9 @@ class FaultInjector:
         if fault is None:
             response = await handler(request)
         else:
-            if self.on_strike is not None:
-                self.on_strike(request, fault)
-            response = await _strike(
-                _StruckCall(endpoint, request, partial(handler, request), self._clock), fault
-            )
+            self.on_strike(request, fault)
+            call = _StruckCall(endpoint, request, partial(handler, request), self._clock)
+            response = await _strike(call, fault)
         response.headers["Date"] = _http_date(int(self.faults.now()))
         return response
 

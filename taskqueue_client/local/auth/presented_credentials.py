@@ -227,12 +227,9 @@ def _check_names(certificate: Mapping[str, Any], client_id: str, issuer: Client)
         is_named = "clientId" in certificate
         _demand(not is_named, "ext.certificate.clientId must only be used with ext.certificate.issuer")
         return
-    create_scope = f"auth:create-client:{client_id}"
-    may_create = satisfies(issuer.scopes, create_scope)
-    reason = (
-        f"ext.certificate issuer `{issuer.client_id}` doesn't have `{create_scope}` for supplied clientId."
-    )
-    _demand(may_create, reason)
+    scope = f"auth:create-client:{client_id}"
+    reason = f"ext.certificate issuer `{issuer.client_id}` doesn't have `{scope}` for supplied clientId."
+    _demand(satisfies(issuer.scopes, scope), reason)
 
 
 def _check_scopes(certificate: Mapping[str, Any], issuer: Client) -> None:

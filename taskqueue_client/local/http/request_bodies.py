@@ -87,10 +87,8 @@ def _too_large() -> NoReturn:
 def _encoding(request: web.BaseRequest) -> str:
     encoding = request.headers.get("Content-Encoding", "").lower() or "identity"
     if encoding not in {"identity", *_UNPACK}:
-        message = (
-            f"Content-Encoding {encoding!r} is not supported; use one of: identity, {', '.join(_UNPACK)}"
-        )
-        refuse("MalformedPayload", message)
+        known = ", ".join(["identity", *_UNPACK])
+        refuse("MalformedPayload", f"Content-Encoding {encoding!r} is not supported; use one of: {known}")
     return encoding
 
 

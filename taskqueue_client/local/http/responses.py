@@ -70,11 +70,9 @@ def not_found() -> web.Response:
 
 def _response(body: bytes, content_type: str, status: int, headers: Mapping[str, str] | None) -> web.Response:
     digest = b64encode(hashlib.sha1(body, usedforsecurity=False).digest())[:27].decode()
-    all_headers = _ON_EVERY_RESPONSE.copy()
-    all_headers.update(
-        {"Content-Type": content_type, "ETag": f'W/"{len(body):x}-{digest}"', **(headers or {})}
-    )
-    return web.Response(body=body, status=status, headers=all_headers)
+    merged = _ON_EVERY_RESPONSE.copy()
+    merged.update({"Content-Type": content_type, "ETag": f'W/"{len(body):x}-{digest}"', **(headers or {})})
+    return web.Response(body=body, status=status, headers=merged)
 
 
 def error_response(
@@ -106,9 +104,8 @@ def finish(request: web.BaseRequest, response: web.Response) -> web.Response:
     headers["x-for-trace-id"] = trace if trace.isascii() and trace.isprintable() and trace else str(uuid4())
     headers["x-for-request-id"] = str(uuid4())
     if _is_known(request, response):
-        kept = {
-            name: value for name, value in headers.items() if name not in {"Content-Type", "Content-Length"}
-        }
+        of_body = {"Content-Type", "Content-Length"}
+        kept = {name: value for name, value in headers.items() if name not in of_body}
         return web.Response(status=304, headers=kept)
     if isinstance(response.body, bytes):
         _compress(request, response, response.body)

@@ -126,7 +126,7 @@ def _additional_properties(schema: Schema) -> Check:
             if name in known:
                 continue
             if check_value is not None:
-                check_value(value[name], f"{path}/{_pointer(name)}", errors)
+                check_value(value[name], path + _pointer(name), errors)
             else:
                 which = ": " + json.dumps(name, ensure_ascii=False) if name else ""
                 errors.append(f"{path} must NOT have additional properties{which}")
@@ -135,9 +135,7 @@ def _additional_properties(schema: Schema) -> Check:
 
 
 def _properties(schema: Schema) -> Check:
-    checks = [
-        (name, "/" + _pointer(name), compile_schema(each)) for name, each in schema["properties"].items()
-    ]
+    checks = [(name, _pointer(name), compile_schema(each)) for name, each in schema["properties"].items()]
 
     def check(value: Any, path: str, errors: list[str]) -> None:
         for name, step, check_value in checks:
@@ -160,7 +158,7 @@ def _defaults(schema: Schema) -> Check:
 
 
 def _pointer(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
+    return "/" + name.replace("~", "~0").replace("/", "~1")
 
 
 def _const(schema: Schema) -> Check:

@@ -135,12 +135,10 @@ class Server:
         finally:  # also when the client has disconnected
             if request.method not in {"GET", "HEAD", "OPTIONS"}:
                 after_response(self.after_change)
-        milliseconds = 1000 * (time.perf_counter() - started)
-        after_response(
-            _requests.info, "%s %s %d %.1f ms", request.method, path, response.status, milliseconds
-        )
+        ms = 1000 * (time.perf_counter() - started)
+        after_response(_requests.info, "%s %s %d %.1f ms", request.method, path, response.status, ms)
         if page is not None:
-            page.note_request(request, response, milliseconds)
+            page.note_request(request, response, ms)
         return response
 
     async def _respond_or_reject(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
@@ -244,9 +242,8 @@ class _Connection(RequestHandler):
         """Respond with the Queue's 400, not aiohttp's page, to a request that cannot be parsed."""
         if status >= 500:  # noqa: PLR2004  an error of the local queue
             return super().handle_error(request, status, exc, message)
-        response = self._reject(
-            request, Refusal("MalformedPayload", "The request is not HTTP/1.1, or too long")
-        )
+        refusal = Refusal("MalformedPayload", "The request is not HTTP/1.1, or too long")
+        response = self._reject(request, refusal)
         response.force_close()
         return response
 

@@ -67,9 +67,8 @@ class BodyStore:
 
     def find(self, bucket: str, key: str) -> Body | None:
         """Return the body, if one was stored completely and its file still exists."""
-        row = self._store.row(
-            "SELECT file, size, headers, modified FROM bodies WHERE bucket = ? AND key = ?", bucket, key
-        )
+        sql = "SELECT file, size, headers, modified FROM bodies WHERE bucket = ? AND key = ?"
+        row = self._store.row(sql, bucket, key)
         if row is None or not (self._directory / row[0]).exists():
             return None
         (file, size, headers, modified) = row
@@ -93,10 +92,8 @@ class BodyStore:
 
     def remove(self, bucket: str, key: str) -> None:
         """Remove a body, if it exists. A download in progress is not cut short."""
-        file = self._store.value(
-            "DELETE FROM bodies WHERE bucket = ? AND key = ? RETURNING file", bucket, key
-        )
-        if file is not None:
+        delete = "DELETE FROM bodies WHERE bucket = ? AND key = ? RETURNING file"
+        if (file := self._store.value(delete, bucket, key)) is not None:
             self._remove_file(file)
 
     @contextmanager

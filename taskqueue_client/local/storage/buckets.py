@@ -54,15 +54,13 @@ class UrlSigner:
     secret: str = field(repr=False)
 
     def sign(
-        self, method: str, url: str, *, now: float, seconds: int, headers: Mapping[str, str] | None = None
+        self, method: str, url: str, *, now: float, seconds: int, headers: Mapping[str, str] = {}
     ) -> str:
         """Return the `url` with a signature that allows `method` for some `seconds` from `now` on.
 
         The request must be made with these `headers`, to the letter, and with the `Host` of the URL.
         """
-        signed = {"host": urlsplit(url).netloc} | {
-            name.lower(): text for name, text in (headers or {}).items()
-        }
+        signed = {"host": urlsplit(url).netloc} | {name.lower(): text for name, text in headers.items()}
         date = strftime(_TIME, gmtime(now))
         query = {
             "X-Amz-Algorithm": _ALGORITHM,
@@ -162,7 +160,7 @@ class Buckets:
     clock: Clock
     base_url: Callable[[], str]
 
-    def put_url(self, bucket: str, key: str, seconds: int, headers: Mapping[str, str] | None = None) -> str:
+    def put_url(self, bucket: str, key: str, seconds: int, headers: Mapping[str, str] = {}) -> str:
         """Return a URL that takes a PUT for some `seconds`, and only with these `headers`."""
         url = self.plain_url(bucket, key)
         return self.signer.sign("PUT", url, now=self.clock.now(), seconds=seconds, headers=headers)
