@@ -25,8 +25,6 @@ MAX_UNPACKED = 64 * 2**20
 """The largest body of a compressed response after decompression, in bytes: 300 kB of gzip can be 300 MB.
 Responses with claims are requested uncompressed: a claim that is not read is lost until it expires."""
 
-_CUT_GZIP = "the response is incomplete: its compressed body ends too early"
-
 _GZIP_OR_ZLIB = 47  # the `wbits` that let zlib detect the format
 
 
@@ -118,7 +116,7 @@ def _unpacked(status: int, body: bytes, limit: int) -> bytes:
         if left < 0:
             raise ResponseRefused.too_large(status, limit)
         if not unpacking.eof:
-            raise TransportFailed(_CUT_GZIP)
+            raise TransportFailed("the response is incomplete: its compressed body ends too early")
         body = unpacking.unused_data
     return b"".join(pieces)
 

@@ -16,8 +16,7 @@ from .wire import Attempt, Origin, Request
 try:
     from opentelemetry import context, trace
 except ImportError as error:
-    MISSING = "tracing needs opentelemetry-api: pip install 'taskqueue_client[otel]'"
-    raise ImportError(MISSING) from error
+    raise ImportError("tracing needs opentelemetry-api: pip install 'taskqueue_client[otel]'") from error
 
 
 def tracer() -> trace.Tracer:

@@ -60,19 +60,16 @@ def decode_run(text: str) -> RunMessage:
     try:
         message = msgspec.json.decode(base64.b64decode(text, validate=True), type=RunMessage)
     except (binascii.Error, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        what = f"not base64 of a JSON object with taskId and runId: {error}"
-        raise ValueError(what) from None
+        raise ValueError(f"not base64 of a JSON object with taskId and runId: {error}") from None
     if not is_slugid(message.task_id) or message.run_id < 0:
-        what = f"taskId {message.task_id[:50]!r} with runId {message.run_id} does not name a run"
-        raise ValueError(what)
+        raise ValueError(f"taskId {message.task_id[:50]!r} with runId {message.run_id} does not name a run")
     return message
 
 
 def parse_messages(xml: bytes) -> list[QueueMessage]:
     """Return the messages of a response to a poll; an empty list if there were none."""
     if len(xml) > MAX_XML:
-        what = f"{len(xml):,} bytes of XML; expected at most {MAX_XML:,}"
-        raise ValueError(what)
+        raise ValueError(f"{len(xml):,} bytes of XML; expected at most {MAX_XML:,}")
     reader = _Reader()
     parser = expat.ParserCreate("utf-8")
     parser.buffer_text = True
@@ -83,14 +80,12 @@ def parse_messages(xml: bytes) -> list[QueueMessage]:
     try:
         parser.Parse(xml, True)  # noqa: FBT003 - expat takes no keywords
     except expat.ExpatError as error:
-        what = f"not XML: {error}"
-        raise ValueError(what) from None
+        raise ValueError(f"not XML: {error}") from None
     return reader.messages
 
 
 def _refuse_document_type(*_: object) -> None:
-    what = "the XML has a document type, which could declare entities; expected none"
-    raise ValueError(what)
+    raise ValueError("the XML has a document type, which could declare entities; expected none")
 
 
 class _Reader:
@@ -123,6 +118,5 @@ def _message(fields: Mapping[str, str]) -> QueueMessage:
     count = fields.get("DequeueCount", "")
     if not (message_id and receipt and _NUMBER.fullmatch(count)):
         found = ", ".join(fields)[:200] or "nothing"
-        what = f"a message with {found}; expected MessageId, PopReceipt and DequeueCount"
-        raise ValueError(what)
+        raise ValueError(f"a message with {found}; expected MessageId, PopReceipt and DequeueCount")
     return QueueMessage(message_id, receipt, int(count), fields.get("MessageText", ""))

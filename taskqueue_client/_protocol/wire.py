@@ -285,9 +285,7 @@ class Wire:
             return self._redirect(call, response)  # type: ignore[return-value] # R is Redirect
         try:
             # An object also where the call returns None: a login page would be taken for success.
-            decoded: Any = msgspec.json.decode(
-                response.body, type=dict[str, Any] if is_none else call.returns
-            )
+            value: Any = msgspec.json.decode(response.body, type=dict[str, Any] if is_none else call.returns)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             if "truncated" in str(error) and not is_framed(response):
                 why = f"the response is incomplete: {error}"
@@ -299,7 +297,7 @@ class Wire:
                 return self.decode(call, response._replace(body=body))
             why = f"nested deeper than this Python can read: {error}"
             raise errors.UnreadableResponse(self.attempted(call), response.status, why) from error
-        return None if is_none else decoded  # type: ignore[return-value] # as above
+        return None if is_none else value  # type: ignore[return-value] # as above
 
     def _redirect(self, call: Call[Any], response: Response) -> Redirect:
         if not (location := response.headers.get("location")):

@@ -69,9 +69,8 @@ def task_queue_counts(
     repeat. The count of an unknown task queue is 0.
     """
     queue = arguments.task_queue_id(task_queue_id, provisioner_id, worker_type)
-    return Call(
-        "taskQueueCounts", "GET", arguments.path("task-queues", queue, "counts"), models.TaskQueueCounts
-    )
+    path = arguments.path("task-queues", queue, "counts")
+    return Call("taskQueueCounts", "GET", path, models.TaskQueueCounts)
 
 
 def task_queue_counts_batch(task_queue_ids: Collection[str]) -> Call[models.TaskQueueCountsBatch]:
@@ -86,11 +85,8 @@ def task_queue_counts_batch(task_queue_ids: Collection[str]) -> Call[models.Task
     Raises:
         InputValidationError: There are more than 1,000 ids, or one of them twice: split longer lists.
     """
-    ids = [
-        arguments.task_queue_id(each, None, None)
-        for each in arguments.texts("task_queue_ids", task_queue_ids)
-    ]
-    body = {"taskQueueIds": ids}
+    ids = arguments.texts("task_queue_ids", task_queue_ids)
+    body = {"taskQueueIds": [arguments.task_queue_id(each, None, None) for each in ids]}
     return Call("taskQueueCountsBatch", "POST", "/task-queues/counts", models.TaskQueueCountsBatch, body=body)
 
 

@@ -147,9 +147,8 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in keys:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"duplicate key {key.value!r}", key.start_mark
-                    )
+                    problem = f"duplicate key {key.value!r}"
+                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
                 keys.add(key.value)
         self.flatten_mapping(node)
         node.value = [(self._as_text(key), value) for key, value in node.value]

@@ -87,9 +87,7 @@ def _bindings(
     ]
     if not (tasks or groups or task_queues or routes):
         every = [events.Binding(exchange.full_name, "#") for exchange in events.EXCHANGES]
-    names = {
-        exchange.full_name for exchange in events.EXCHANGES if not exchanges or exchange.name in exchanges
-    }
+    names = {each.full_name for each in events.EXCHANGES if not exchanges or each.name in exchanges}
     found = [binding for binding in every if binding.exchange in names]
     if not found:
         raise click.UsageError(

@@ -131,6 +131,7 @@ class FollowedLog:
         self._queue = queue
         self._task_id = task_id
         self._run_id = run_id
+        self._which = f"run {run_id} of task {task_id}"
         self._name = name
         self._log = GrowingLog(LineWriter(write))
         self._tell = tell
@@ -148,10 +149,8 @@ class FollowedLog:
         while self._is_unresolved(status := self._queue.status(self._task_id).status):
             self._has_log = self._print_new() or self._has_log
             if status.state is TaskState.UNSCHEDULED and is_blocked(self._queue, self._task_id):
-                raise Failure(
-                    f"task {self._task_id} is blocked: it depends on a task that failed",
-                    ExitStatus.NOT_COMPLETED,
-                )
+                message = f"task {self._task_id} is blocked: it depends on a task that failed"
+                raise Failure(message, ExitStatus.NOT_COMPLETED)
             if not self._is_live:
                 self._say(self._waiting_for(status))
             clock.sleep(interval)
@@ -181,7 +180,7 @@ class FollowedLog:
         if self._run_id >= len(status.runs):
             return f"waiting: task {self._task_id} is {status.state}"
         run = status.runs[self._run_id]
-        words = f"waiting: run {self._run_id} of task {self._task_id} is {run.state}"
+        words = f"waiting: {self._which} is {run.state}"
         if run.state == RunState.PENDING:
             return f"{words} in the task queue {status.task_queue_id}"
         words = f"{words} on worker {run.worker_group}/{run.worker_id}"
@@ -193,9 +192,7 @@ class FollowedLog:
         self._prefer = {}  # what comes later is not waited for
         places = self._places()
         if not places:
-            raise Failure(
-                f"run {self._run_id} of task {self._task_id} has no artifact {self._name}", ExitStatus.REFUSED
-            )
+            raise Failure(f"{self._which} has no artifact {self._name}", ExitStatus.REFUSED)
         name, content = places[-1]
         if name != self._name:
             self._say(f"{self._name} refers to the worker's stream; printing the uploaded {name}")
@@ -204,11 +201,8 @@ class FollowedLog:
         except (StorageFailed, StreamInterrupted) as error:
             if content.storage_type != StorageType.REFERENCE or name != LOG_LINK:
                 raise
-            raise Failure(
-                f"the log of run {self._run_id} of task {self._task_id} was not uploaded, and its worker "
-                f"does not stream it any more: {in_one_line(error)}",
-                ExitStatus.REFUSED,
-            ) from error
+            message = f"the log of {self._which} was not uploaded, and its worker does not stream it any more"
+            raise Failure(f"{message}: {in_one_line(error)}", ExitStatus.REFUSED) from error
 
     def _places(self) -> list[tuple[str, ArtifactContent]]:
         """Return where the log is: the best place while the run goes on first, the best one after it last.
@@ -294,9 +288,7 @@ class FollowedLog:
             if _is_page(incoming):
                 raise StorageFailed("GET", url, "received a web page, which is not the log")
             if self._is_live:
-                self._say(
-                    f"run {self._run_id} of task {self._task_id} is running; its worker streams the log"
-                )
+                self._say(f"{self._which} is running; its worker streams the log")
             if self._log.take(incoming):
                 return self._is_live and self._log.received > before
         self._log.begin_again()

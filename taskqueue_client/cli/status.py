@@ -190,9 +190,7 @@ def blocking(queue: Queue, members: list[TaskAndStatus]) -> list[TaskAndStatus]:
         latest = _read(queue, missing)
         others += latest
     blocked = blocked_tasks(members + others)
-    return [
-        member for member in others if member.status.state in RESOLVED or member.status.task_id in blocked
-    ]
+    return [each for each in others if each.status.state in RESOLVED or each.status.task_id in blocked]
 
 
 def is_blocked(queue: Queue, task_id: str) -> bool:

@@ -150,9 +150,8 @@ def retrigger(task_ids: tuple[str, ...], *, exact: bool, as_json: bool) -> None:
             new_task_id = slugid()
             task = queue.task(task_id)
             if "created" not in task:
-                raise UnreadableResponse(
-                    Attempted("task", "GET", queue.root_url), HTTPStatus.OK, "no `created`"
-                )
+                attempted = Attempted("task", "GET", queue.root_url)
+                raise UnreadableResponse(attempted, HTTPStatus.OK, "no `created`")
             definition = _copied(task, queue.now(), exact=exact)
             try:
                 status = queue.create_task(new_task_id, definition).status

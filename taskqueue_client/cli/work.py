@@ -174,8 +174,7 @@ class _LogFormatter(logging.Formatter):
 
 def _set_up_logs(runner: WorkerRunner | None, *, as_json: bool) -> None:
     handler = log_handler() if runner is None else RunnerLog(runner)
-    handler.setFormatter(
-        JsonFormatter() if as_json else _LogFormatter("%(asctime)s %(levelname)s %(message)s")
-    )
+    text = "%(asctime)s %(levelname)s %(message)s"
+    handler.setFormatter(JsonFormatter() if as_json else _LogFormatter(text))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("aiormq").setLevel(logging.CRITICAL)  # it logs tracebacks of lost connections otherwise

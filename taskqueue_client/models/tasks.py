@@ -116,8 +116,7 @@ class TaskStatus(Model, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not self.task_queue_id:
-            pair = f"{self.provisioner_id}/{self.worker_type}"
-            msgspec.structs.force_setattr(self, "task_queue_id", pair)
+            msgspec.structs.force_setattr(self, "task_queue_id", f"{self.provisioner_id}/{self.worker_type}")
 
 
 class TaskStatusResponse(Model, frozen=True):
