@@ -259,8 +259,7 @@ def _together_in_threads(client: Client, step: Together[R]) -> list[R]:
 
     def work() -> None:
         try:
-            while (position_and_next := take()) is not None:
-                position, conversation = position_and_next
+            for position, conversation in iter(take, None):
                 results[position] = copy_context().run(converse, client, conversation)
         except BaseException:
             stopped.set()

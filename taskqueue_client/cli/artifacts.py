@@ -210,11 +210,10 @@ def signed_url(task_id: str, name: str, run_id: int | None, lifetime: float, *, 
     with connect_with_credentials() as queue:
         if queue.credentials is None:
             raise Failure("a proxy cannot sign URLs: set TASKCLUSTER_ROOT_URL and credentials")
-        call = (
-            calls.get_latest_artifact(task_id, name)
-            if run_id is None
-            else calls.get_artifact(task_id, run_id, name)
-        )
+        if run_id is None:
+            call = calls.get_latest_artifact(task_id, name)
+        else:
+            call = calls.get_artifact(task_id, run_id, name)
         valid = timedelta(seconds=lifetime)
         queue.ping()  # measures the clock skew
         expires = queue.now() + valid

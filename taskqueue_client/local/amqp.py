@@ -76,8 +76,7 @@ class Outbox:
         self._store.change("DELETE FROM outbox WHERE seq <= ?", seq)
 
     def __len__(self) -> int:
-        length: int = self._store.value("SELECT ifnull(max(seq) - min(seq) + 1, 0) FROM outbox")
-        return length
+        return int(self._store.value("SELECT ifnull(max(seq) - min(seq) + 1, 0) FROM outbox"))
 
 
 _CAPACITY = 100_000  # messages that may wait: some 100 MB, about a minute of the local queue's full speed
@@ -271,11 +270,9 @@ async def _wait_for(event: asyncio.Event) -> None:
 
 async def _declare(channel: AbstractChannel) -> dict[str, AbstractExchange]:
     """Return all exchanges of the Queue: consumers bind to them before the first message."""
+    topic = aio_pika.ExchangeType.TOPIC
     names = [EXCHANGE_PREFIX + name for name in EXCHANGES]
-    return {
-        name: await channel.declare_exchange(name, aio_pika.ExchangeType.TOPIC, durable=True)
-        for name in names
-    }
+    return {name: await channel.declare_exchange(name, topic, durable=True) for name in names}
 
 
 async def _send(exchange: AbstractExchange, stored: StoredMessage) -> None:

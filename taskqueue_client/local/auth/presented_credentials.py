@@ -200,10 +200,8 @@ def _demand(holds: bool, reason: str) -> None:  # noqa: FBT001 - it reads like a
 
 def _check_form(certificate: Mapping[str, Any]) -> None:
     seed, scopes = certificate.get("seed"), certificate.get("scopes")
-    _demand(
-        certificate.get("version") == 1 and certificate["version"] is not True,
-        "ext.certificate.version must be 1",
-    )
+    is_first = certificate.get("version") == 1 and certificate["version"] is not True
+    _demand(is_first, "ext.certificate.version must be 1")
     _demand(isinstance(seed, str), "ext.certificate.seed must be a string")
     _demand(len(str(seed)) == _SEED_LENGTH, "ext.certificate.seed must be 44 characters")
     for name in ("start", "expiry"):

@@ -212,8 +212,7 @@ class Store:
         columns = f"only INTEGER PRIMARY KEY CHECK (only = 1), {column} TEXT NOT NULL"
         self._execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
         self._execute(f"INSERT OR IGNORE INTO {table} VALUES (1, ?)", (secrets.token_urlsafe(33),))  # noqa: S608 - constants
-        secret: str = self.value(f"SELECT {column} FROM {table}")  # noqa: S608 - constants
-        return secret
+        return str(self.value(f"SELECT {column} FROM {table}"))  # noqa: S608 - constants
 
     def _open(self) -> None:
         if self.path != MEMORY:

@@ -359,8 +359,7 @@ def _url(core: Core, artifact: ArtifactRecord) -> str:
             return core.storage.objects.simple_url(artifact.object_name)
         except Refusal as refusal:  # with a code that the Queue does not have
             refuse("ResourceNotFound", refusal.message)
-    url: str = artifact.details["url"]
-    return url
+    return str(artifact.details["url"])
 
 
 def _content(core: Core, artifact: ArtifactRecord) -> Json:

@@ -174,8 +174,7 @@ def list_claimed_tasks(core: Core, task_queue_id: str, token: str | None, limit:
 
 
 def _count(core: Core, what: str, of: str, task_queue_id: str) -> int:
-    count: int = core.store.value(f"SELECT count({what}) {of}", task_queue_id, core.now())
-    return count
+    return int(core.store.value(f"SELECT count({what}) {of}", task_queue_id, core.now()))
 
 
 def _last_seq(core: Core, task_queue_id: str, moment: int, task_id: str) -> int:

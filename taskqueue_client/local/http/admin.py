@@ -85,10 +85,8 @@ class Admin:
         scheme, _, given = header.partition(" ")
         is_right = hmac.compare_digest(given.encode(errors="replace"), self._secret)
         if not (is_right and scheme.lower() == "bearer"):
-            refuse(
-                "AuthenticationFailed",
-                "The admin routes need the header `Authorization: Bearer <admin secret>`",
-            )
+            need = "The admin routes need the header `Authorization: Bearer <admin secret>`"
+            refuse("AuthenticationFailed", need)
 
     def _time(self) -> dict[str, float]:
         return {"now": self._clock.now()}

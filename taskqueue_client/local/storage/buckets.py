@@ -84,10 +84,8 @@ class UrlSigner:
         signed = {name: held.get(name, "") for name in query.get("X-Amz-SignedHeaders", "").split(";")}
         expected = self.signature(method, url, query, signed)
         if "host" not in signed or not hmac.compare_digest(_bytes(expected), _bytes(given)):
-            raise BadSignatureError(
-                "SignatureDoesNotMatch",
-                "The request signature we calculated does not match the signature you provided.",
-            )
+            message = "The request signature we calculated does not match the signature you provided."
+            raise BadSignatureError("SignatureDoesNotMatch", message)
         if int(now) > expires:
             raise BadSignatureError("AccessDenied", "Request has expired")
 

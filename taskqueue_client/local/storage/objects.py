@@ -151,18 +151,15 @@ class ObjectService:
 
     def lock_upload(self, name: str, project_id: str, upload_id: str, expires_ms: int) -> None:
         """Fix the terms of an upload, or check that they are those of the upload under way."""
-        terms = (name, project_id, upload_id, expires_ms)
         others = "SELECT 1 FROM objects WHERE upload_id = ? AND name != ?"
         if self._store.row(others, upload_id, name):
             conflict("Object already exists")
-        self._store.change(
-            "INSERT INTO objects (name, project_id, upload_id, expires, upload_expires, hashes)"
-            " VALUES (?, ?, ?, ?, ?, '{}') ON CONFLICT DO NOTHING",
-            *terms,
-            self._now_ms() + times.DAY,
-        )
+        terms = (project_id, upload_id, expires_ms)
+        into = "objects (name, project_id, upload_id, expires, upload_expires, hashes)"
+        row = (name, *terms, self._now_ms() + times.DAY, "{}")
+        self._store.insert(into, *row, verb="INSERT OR IGNORE")
         found = self._existing(name)
-        if (found.name, found.project_id, found.upload_id, found.expires) != terms:
+        if (found.project_id, found.upload_id, found.expires) != terms:
             conflict("Object already exists")
 
     def is_finished(self, name: str) -> bool:
