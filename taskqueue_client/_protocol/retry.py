@@ -11,16 +11,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard, TypeVar
 
-from taskqueue_client.errors import (
-    ApiError,
-    ConnectionFailed,
-    ErrorArtifact,
-    InvalidArgument,
-    RequestConflict,
-    ServerError,
-    TooManyRequests,
-    UnreadableResponse,
-)
+from taskqueue_client import errors
 
 from .conversation import Call
 
@@ -119,15 +110,17 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if not _is(self.attempts, int) or self.attempts < 1:
-            raise InvalidArgument("attempts", self.attempts, "a whole number, at least 1")
+            raise errors.InvalidArgument("attempts", self.attempts, "a whole number, at least 1")
         for name in ("timeout", "connect_timeout", "read_timeout", "min_rate_window"):
-            if not _is(getattr(self, name), int, float) or not 0 < getattr(self, name) <= _LONGEST:
-                raise InvalidArgument(name, getattr(self, name), "more than 0 and at most 1,000,000 seconds")
+            given = getattr(self, name)
+            if not _is(given, int, float) or not 0 < given <= _LONGEST:
+                raise errors.InvalidArgument(name, given, "more than 0 and at most 1,000,000 seconds")
         if not _is(self.min_rate, int, float) or not self.min_rate >= 0:
-            raise InvalidArgument("min_rate", self.min_rate, "at least 0 bytes per second")
+            raise errors.InvalidArgument("min_rate", self.min_rate, "at least 0 bytes per second")
         for name in ("wait_initial", "wait_max", "wait_jitter"):
-            if not _is(getattr(self, name), int, float) or not getattr(self, name) >= 0:
-                raise InvalidArgument(name, getattr(self, name), "at least 0 seconds")
+            given = getattr(self, name)
+            if not _is(given, int, float) or not given >= 0:
+                raise errors.InvalidArgument(name, given, "at least 0 seconds")
 
 
 _LONGEST = 1_000_000
@@ -196,8 +189,9 @@ class PolicyRetries:
 
 def is_temporary(error: BaseException) -> bool:
     """Return whether the same call may succeed later; a 408 comes from a load balancer."""
-    is_timeout = isinstance(error, ApiError) and error.status == HTTPStatus.REQUEST_TIMEOUT
-    return is_timeout or isinstance(error, (ConnectionFailed, ServerError, TooManyRequests))
+    is_timeout = isinstance(error, errors.ApiError) and error.status == HTTPStatus.REQUEST_TIMEOUT
+    temporary = (errors.ConnectionFailed, errors.ServerError, errors.TooManyRequests)
+    return is_timeout or isinstance(error, temporary)
 
 
 def is_foreign(error: BaseException) -> bool:
@@ -205,13 +199,14 @@ def is_foreign(error: BaseException) -> bool:
 
     The Queue's own response about an error artifact has no code.
     """
-    has_no_code = isinstance(error, ApiError) and error.code is None
-    return isinstance(error, UnreadableResponse) or (has_no_code and not isinstance(error, ErrorArtifact))
+    if isinstance(error, errors.ApiError):
+        return error.code is None and not isinstance(error, errors.ErrorArtifact)
+    return isinstance(error, errors.UnreadableResponse)
 
 
-def is_conflict(error: BaseException) -> TypeGuard[RequestConflict]:
+def is_conflict(error: BaseException) -> TypeGuard[errors.RequestConflict]:
     """Return whether the Queue refused a change (409). A proxy's 409 is that of another server."""
-    return isinstance(error, RequestConflict) and not is_foreign(error)
+    return isinstance(error, errors.RequestConflict) and not is_foreign(error)
 
 
 def is_outage(error: BaseException) -> bool:
@@ -225,7 +220,7 @@ def error_of(state: tenacity.RetryCallState) -> BaseException | None:
 
 def asked_to_wait(error: BaseException | None) -> float:
     """Return the seconds that the `Retry-After` header of a refusal asks to wait; 0 without one."""
-    refusal = error.refused if isinstance(error, ApiError) else error
+    refusal = error.refused if isinstance(error, errors.ApiError) else error
     return getattr(refusal, "retry_after", None) or 0.0  # `StorageRefused` has it, too
 
 

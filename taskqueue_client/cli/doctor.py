@@ -12,19 +12,12 @@ from functools import partial
 import click
 import msgspec
 
+from taskqueue_client import errors
 from taskqueue_client._protocol.retry import is_foreign
 from taskqueue_client._transport.network import SOCKS_PROXIES, NetworkSettings
 from taskqueue_client.artifacts import ArtifactError
 from taskqueue_client.client import Queue
 from taskqueue_client.credentials import Credentials, expires_at
-from taskqueue_client.errors import (
-    AuthenticationFailed,
-    CallFailed,
-    InsufficientScopes,
-    InvalidArgument,
-    ResourceNotFound,
-    TaskQueueError,
-)
 from taskqueue_client.events import Listener, PulseSettings, task_exception
 from taskqueue_client.models import Priority, StorageType
 from taskqueue_client.scopes import ScopeExpression, in_words, leaves, satisfies, unsatisfied
@@ -126,14 +119,14 @@ def findings(subject: Subject) -> Iterator[Finding]:
         queue = connect()
         yield Finding("root URL", Verdict.GOOD, queue.root_url)
         yield from _network(queue.root_url)
-    except (Failure, InvalidArgument) as error:
+    except (Failure, errors.InvalidArgument) as error:
         message = error.message if isinstance(error, Failure) else in_one_line(error)
         yield Finding("environment", Verdict.WRONG, message)
         return
     with queue:
         try:
             queue.with_options(attempts=2).ping()
-        except CallFailed as error:
+        except errors.CallFailed as error:
             yield Finding("service", Verdict.WRONG, in_one_line(error))
             return
         yield Finding("service", Verdict.GOOD, "the Queue responds")
@@ -148,8 +141,7 @@ def _network(root_url: str) -> Iterator[Finding]:
     network = NetworkSettings()
     proxy = network.proxy(root_url, socks=True)
     if proxy is not None and proxy.url.startswith(SOCKS_PROXIES):
-        message = f"{proxy.url}: AsyncQueue and workers cannot use a SOCKS proxy"
-        yield Finding("proxy", Verdict.NOTE, message)
+        yield Finding("proxy", Verdict.NOTE, f"{proxy.url}: AsyncQueue and workers cannot use a SOCKS proxy")
     else:
         yield Finding("proxy", Verdict.GOOD, "none" if proxy is None else proxy.url)
     if root_url.startswith("https:"):
@@ -176,8 +168,8 @@ def _access(queue: Queue, subject: Subject) -> Iterator[Finding]:
             return
     try:
         held = queue.current_scopes().scopes
-    except CallFailed as error:
-        if is_foreign(error) or not isinstance(error, InsufficientScopes):
+    except errors.CallFailed as error:
+        if is_foreign(error) or not isinstance(error, errors.InsufficientScopes):
             yield Finding("credentials", Verdict.WRONG, in_one_line(error))
             return
         held = None
@@ -188,9 +180,8 @@ def _access(queue: Queue, subject: Subject) -> Iterator[Finding]:
         try:
             yield Finding("task queue", *_task_queue(queue, each))
             if subject.worker_group and subject.worker_id:
-                worker = _worker(queue, each, subject.worker_group, subject.worker_id)
-                yield Finding("worker", *worker)
-        except (CallFailed, InvalidArgument) as error:
+                yield Finding("worker", *_worker(queue, each, subject.worker_group, subject.worker_id))
+        except (errors.CallFailed, errors.InvalidArgument) as error:
             yield Finding("task queue", Verdict.WRONG, in_one_line(error))
         else:
             yield from _scopes(_holder(queue, held), each, subject)
@@ -219,14 +210,14 @@ def _credentials(queue: Queue, held: list[str] | None) -> Result:
 def _task_queue(queue: Queue, task_queue_id: str) -> Result:
     try:
         counts = queue.task_queue_counts(task_queue_id)
-    except InsufficientScopes as error:
+    except errors.InsufficientScopes as error:
         return Verdict.NOTE, f"{task_queue_id}: tasks cannot be counted: {in_one_line(error)}"
     message = f"{task_queue_id}: pending tasks: {counts.pending_tasks}, claimed: {counts.claimed_tasks}"
     try:
         queue.get_task_queue(task_queue_id)
-    except ResourceNotFound:
+    except errors.ResourceNotFound:
         return Verdict.NOTE, f"{message}; no worker has claimed from it lately"
-    except InsufficientScopes:
+    except errors.InsufficientScopes:
         return Verdict.GOOD, f"{message}; unknown whether workers claim from it"
     return Verdict.GOOD, message
 
@@ -236,9 +227,9 @@ def _worker(queue: Queue, task_queue_id: str, group: str, worker_id: str) -> Res
     name = f"{task_queue_id}: {group}/{worker_id}"
     try:
         worker = queue.get_worker(task_queue_id, worker_group=group, worker_id=worker_id)
-    except ResourceNotFound:
+    except errors.ResourceNotFound:
         return Verdict.NOTE, f"{name} has not claimed lately"
-    except InsufficientScopes as error:
+    except errors.InsufficientScopes as error:
         return Verdict.NOTE, f"{name}: unknown whether it is in quarantine: {in_one_line(error)}"
     until = worker.quarantine_until
     if until is None or until <= queue.now():
@@ -267,9 +258,9 @@ def _is_authorized(queue: Queue, credentials: Credentials, scope: str) -> bool:
     restricted = msgspec.structs.replace(credentials, authorized_scopes=[scope])
     try:
         queue.with_credentials(restricted).current_scopes()
-    except AuthenticationFailed:
+    except errors.AuthenticationFailed:
         return False
-    except InsufficientScopes:
+    except errors.InsufficientScopes:
         return True
     return True
 
@@ -325,7 +316,7 @@ def _pulse(subject: Subject) -> Result:
         settings = PulseSettings.from_env()
         with Listener(settings, bindings, on_state=UntilConnected()):
             return Verdict.GOOD, f"{settings}: connected and bound"
-    except (TaskQueueError, OSError, ImportError) as error:  # an OSError if the `cafile` is unreadable
+    except (errors.TaskQueueError, OSError, ImportError) as error:  # an OSError if the `cafile` is unreadable
         return Verdict.WRONG, in_one_line(error)
 
 
@@ -341,6 +332,6 @@ def _storage(queue: Queue, task_id: str | None) -> Result:
             message = f"not checked: task {task_id} has no artifact of the storage types s3 and object"
             return Verdict.NOTE, message
         next(iter(queue.stream_artifact(task_id, name)), None)
-    except (CallFailed, ArtifactError) as error:
+    except (errors.CallFailed, ArtifactError) as error:
         return Verdict.WRONG, in_one_line(error)
     return Verdict.GOOD, f"{name} of task {task_id} can be downloaded"
