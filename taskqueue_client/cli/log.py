@@ -425,11 +425,8 @@ class LineWriter:
 
     def _without_old_lines(self, block: bytes) -> bytes:
         count = min(block.count(b"\n"), self._skipped_lines) if self._skipped_lines else 0
-        at = 0
-        for _ in range(count):
-            at = block.index(b"\n", at) + 1
         self._skipped_lines -= count
-        return b"" if self._skipped_lines else block[at:]
+        return b"" if self._skipped_lines else block.split(b"\n", count)[-1]
 
     def _without_old_bytes(self, block: bytes) -> bytes:
         if not self._skipped_bytes or self._skipped_lines:

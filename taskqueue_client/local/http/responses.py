@@ -80,13 +80,10 @@ def error_response(
 ) -> web.Response:
     """Return a refusal in the service's form; `now` is in seconds."""
     time = times.text(times.milliseconds(now))
-    facts = {
-        "method": f"    {method}",
-        "errorCode": f" {refusal.code}",
-        "statusCode": refusal.status,
-        "time": f"      {time}",
-    }
-    trailer = "\n".join(f"* {name}: {value}" for name, value in facts.items())
+    trailer = (
+        f"* method:     {method}\n* errorCode:  {refusal.code}\n"
+        f"* statusCode: {refusal.status}\n* time:       {time}"
+    )
     words = refusal.message.encode(errors="replace").decode()  # headers may hold what is not UTF-8
     body = {
         "code": refusal.code,

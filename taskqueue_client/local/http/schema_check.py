@@ -20,6 +20,8 @@ Schema = Mapping[str, Any]
 Check = Callable[[Any, str, list[str]], None]
 """Adds to the list what is wrong with the value at the path."""
 
+_Rule = tuple[str, Callable[[Schema], Check]]  # a keyword, and what makes its check
+
 _TYPES: dict[str, Callable[[Any], bool]] = {
     "object": lambda value: isinstance(value, dict),
     "array": lambda value: isinstance(value, list),
@@ -58,16 +60,12 @@ def _must(fits: Callable[[Any], object], words: str) -> Check:
     return check
 
 
-def _bound(keyword: str, fits: Callable[[Any, int], bool], words: str) -> Callable[[Schema], Check]:
-    return lambda schema: _must(lambda value: fits(value, schema[keyword]), words.format(schema[keyword]))
+def _bound(keyword: str, fits: Callable[[Any, int], bool], words: str) -> _Rule:
+    def make(schema: Schema) -> Check:
+        bound = schema[keyword]
+        return _must(lambda value: fits(value, bound), words.format(bound))
 
-
-def _is_not_longer(value: Any, limit: int) -> bool:
-    return len(value) <= limit
-
-
-def _is_not_shorter(value: Any, limit: int) -> bool:
-    return len(value) >= limit
+    return keyword, make
 
 
 def _pattern(schema: Schema) -> Check:
@@ -281,14 +279,14 @@ FORMATS: dict[str, Callable[[str], object]] = {
 }
 
 
-_TYPED: tuple[tuple[str, Callable[[Schema], Check]], ...] = (
-    ("maximum", _bound("maximum", operator.le, "be <= {}")),
-    ("minimum", _bound("minimum", operator.ge, "be >= {}")),
-    ("maxLength", _bound("maxLength", _is_not_longer, "NOT have more than {} characters")),
-    ("minLength", _bound("minLength", _is_not_shorter, "NOT have fewer than {} characters")),
+_TYPED: tuple[_Rule, ...] = (
+    _bound("maximum", operator.le, "be <= {}"),
+    _bound("minimum", operator.ge, "be >= {}"),
+    _bound("maxLength", lambda text, most: len(text) <= most, "NOT have more than {} characters"),
+    _bound("minLength", lambda text, least: len(text) >= least, "NOT have fewer than {} characters"),
     ("pattern", _pattern),
     ("format", _format),
-    ("maxItems", _bound("maxItems", _is_not_longer, "NOT have more than {} items")),
+    _bound("maxItems", lambda items, most: len(items) <= most, "NOT have more than {} items"),
     ("uniqueItems", _unique_items),
     ("items", _items),
     ("properties", _defaults),
@@ -298,7 +296,7 @@ _TYPED: tuple[tuple[str, Callable[[Schema], Check]], ...] = (
 )
 """Checks that mean something only for a value of the schema's type, in the service's order."""
 
-_UNTYPED: tuple[tuple[str, Callable[[Schema], Check]], ...] = (
+_UNTYPED: tuple[_Rule, ...] = (
     ("const", _const),
     ("enum", lambda schema: _must(schema["enum"].__contains__, "be equal to one of the allowed values")),
     ("anyOf", _any_of),
