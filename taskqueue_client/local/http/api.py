@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
-from urllib.parse import parse_qsl, unquote_to_bytes
+from urllib.parse import parse_qs, unquote_to_bytes
 from uuid import uuid4
 
 from aiohttp import web
@@ -154,24 +154,22 @@ def check_url(params: Mapping[str, str]) -> None:
 
 def read_query(endpoint: Endpoint, query_string: str) -> dict[str, str]:
     """Return the query parameters of a request, without its bewit; refuse all that the endpoint lacks."""
-    pairs = parse_qsl(query_string, keep_blank_values=True, errors="replace")
-    query = {name: value for name, value in pairs if name != "bewit"}
-    repeated = {name for name in query if sum(each == name for each, _ in pairs) > 1}
-    wrong = [_what_is_wrong(endpoint, name, value, repeated) for name, value in query.items()]
+    query = parse_qs(query_string, keep_blank_values=True, errors="replace")
+    query.pop("bewit", None)
+    wrong = [_what_is_wrong(endpoint, name, values) for name, values in query.items()]
     if problems := [problem for problem in wrong if problem]:
         refuse("InvalidRequestArguments", "\n".join(problems))
-    return query
+    return {name: value for name, (value,) in query.items()}
 
 
-def _what_is_wrong(endpoint: Endpoint, name: str, value: str, repeated: Iterable[str]) -> str | None:
+def _what_is_wrong(endpoint: Endpoint, name: str, values: list[str]) -> str | None:
     if name not in endpoint.query:
         return f"Query-string parameter: {name} is not supported!"
-    if name in repeated:
+    if len(values) > 1:
         return f"Query-string parameter: {name} must be a string!"
-    if not _MATCHERS[name](value):
-        return (
-            f'Query-string parameter: {name}="{value}" does not match expression: /{_QUERY_PATTERNS[name]}/'
-        )
+    if not _MATCHERS[name](values[0]):
+        given = f'{name}="{values[0]}"'
+        return f"Query-string parameter: {given} does not match expression: /{_QUERY_PATTERNS[name]}/"
     return None
 
 

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from time import gmtime, strftime, strptime
-from urllib.parse import parse_qsl, quote, unquote, unquote_to_bytes, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, unquote_to_bytes, urlencode, urlsplit
 from xml.sax.saxutils import escape
 
 from aiohttp import web
@@ -116,11 +116,7 @@ def _expires(query: Mapping[str, str]) -> int:
 
 def _joined(query: Mapping[str, str]) -> str:
     """Return the query in its signed form: sorted, everything but unreserved characters percent-encoded."""
-    return "&".join(f"{_quoted(name)}={_quoted(text)}" for name, text in sorted(query.items()))
-
-
-def _quoted(text: str) -> str:
-    return quote(text, safe="", errors=_ERRORS)
+    return urlencode(sorted(query.items()), errors=_ERRORS, quote_via=quote)
 
 
 def _bytes(text: str) -> bytes:
