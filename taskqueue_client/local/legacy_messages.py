@@ -11,7 +11,6 @@ import asyncio
 import base64
 import hashlib
 import logging
-import math
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -374,4 +373,4 @@ def _wanted(task: Task, now: int) -> _Wanted | None:
 
 
 def _seconds(milliseconds: int) -> int:
-    return math.ceil(milliseconds / times.SECOND)
+    return -(-milliseconds // times.SECOND)

@@ -14,7 +14,6 @@ from taskqueue_client.scopes import satisfies
 
 CLIENT_ID = re.compile(r"[A-Za-z0-9!@/:.+|_-]+")
 _TOKEN = re.compile(r"[\x21-\x7e]+")
-_SCOPE = re.compile(r"[\x20-\x7e]*")
 
 ANONYMOUS_SCOPES = (
     "queue:get-artifact:public/*",
@@ -39,7 +38,7 @@ PUBLIC_SCOPES = (*ANONYMOUS_SCOPES, "auth:current-scopes", "auth:get-client:*")
 
 def is_scope(value: object) -> bool:
     """Return whether it is text of printable ASCII characters."""
-    return isinstance(value, str) and _SCOPE.fullmatch(value) is not None
+    return isinstance(value, str) and value.isascii() and value.isprintable()
 
 
 @dataclass(frozen=True, slots=True)

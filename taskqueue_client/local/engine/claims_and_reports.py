@@ -71,7 +71,7 @@ def claim_run(core: Core, task: Task, run_id: int, worker: Worker) -> Json:
         run = task.run(run_id)
         taken_until = _claim_by_id(core, task, run, worker, now)
         add_recent_tasks(core, task.task_queue_id, worker, [(task.task_id, run_id)])
-        _send_running(core, task, run, taken_until)
+        core.send(messages.running, task, run, times.database_text(taken_until))
     return _claim(core, task, run, taken_until, recorded)
 
 
@@ -119,7 +119,7 @@ def _start(core: Core, task_id: str, run_id: int, worker: Worker, now: int) -> t
     run = task.run(run_id)
     task.claimed_by_id = False
     taken_until = start(core, task, run, worker, now)
-    _send_running(core, task, run, taken_until)
+    core.send(messages.running, task, run, times.database_text(taken_until))
     return task, run, taken_until
 
 
@@ -133,10 +133,6 @@ def _claim_by_id(core: Core, task: Task, run: Run, worker: Worker, now: int) -> 
         )
     task.claimed_by_id = True
     return start(core, task, run, worker, now)
-
-
-def _send_running(core: Core, task: Task, run: Run, taken_until: int) -> None:
-    core.send(messages.running, task, run, times.database_text(taken_until))
 
 
 def _claim(core: Core, task: Task, run: Run, taken_until: int, credentials_until: int) -> Json:
