@@ -62,8 +62,10 @@ FROM claims JOIN tasks USING (task_queue_id, task_id) WHERE taken_until > ? AND 
 ORDER BY task_id
 """  # noqa: S608 - constants
 _GROUPS = f"""
-SELECT task_group_id, {_STATE} AS state, count(*), max(rowid), min(rowid)
-FROM tasks GROUP BY task_group_id, state
+SELECT task_group_id, json_group_object(state, number), min(oldest) FROM (
+    SELECT task_group_id, {_STATE} AS state, count(*) AS number, max(rowid) AS newest, min(rowid) AS oldest
+    FROM tasks GROUP BY task_group_id, state
+) GROUP BY task_group_id ORDER BY max(newest) DESC LIMIT ?
 """  # noqa: S608 - constants
 _NAME = f"SELECT {_NAME_OF_TASK} FROM tasks WHERE rowid = ?"  # noqa: S608 - constants
 _TASKS = f"""
@@ -160,23 +162,16 @@ class Views:
         ]
 
     def _groups(self) -> list[dict[str, Any]]:
-        groups: dict[str, dict[str, Any]] = {}
-        for task_group_id, state, number, newest, oldest in self.core.store.rows(_GROUPS):
-            group = groups.setdefault(task_group_id, {"states": {}, "newest": newest, "oldest": oldest})
-            group["states"][state] = number
-            group["newest"] = max(group["newest"], newest)
-            group["oldest"] = min(group["oldest"], oldest)
-        latest = sorted(groups.items(), key=lambda item: -item[1]["newest"])[:_SHOWN]
-        return [self._summary(task_group_id, group) for task_group_id, group in latest]
+        return [self._summary(*row) for row in self.core.store.rows(_GROUPS, _SHOWN)]
 
-    def _summary(self, task_group_id: str, group: dict[str, Any]) -> dict[str, Any]:
+    def _summary(self, task_group_id: str, states: str, oldest: int) -> dict[str, Any]:
         scheduler_id, _, sealed = self.core.store.row(GROUP, task_group_id) or ("", 0, None)
         return {
             "taskGroupId": task_group_id,
-            "name": self.core.store.value(_NAME, group["oldest"]),
+            "name": self.core.store.value(_NAME, oldest),
             "schedulerId": scheduler_id,
             "sealed": sealed is not None,
-            "states": group["states"],
+            "states": msgspec.Raw(states),
         }
 
 
