@@ -507,7 +507,6 @@ def test_run_worker_says_that_the_handler_has_given_up_its_claim(run_worker: Tas
         run_worker(Loses, {})
 
 
-@pytest.mark.parametrize("queue", ["what a project calls a queue"])
 def returning(returned: Any, *, is_async: bool) -> type[WorkerLoop]:
     """Return a worker whose handler returns the value, as that of a program without types may do."""
 
@@ -542,6 +541,7 @@ def test_a_handler_that_returns_another_value_gets_no_warning(returned: object) 
     assert "returned" not in run_handler(returning(returned, is_async=False), {}).log
 
 
+@pytest.mark.parametrize("queue", ["what a project calls a queue"])
 def test_a_fixture_of_the_same_name_as_the_client_does_not_disturb_run_worker(
     queue: str, run_worker: TaskRunner
 ) -> None:

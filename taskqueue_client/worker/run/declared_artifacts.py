@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import os
 import re
 import threading
@@ -40,6 +39,7 @@ from taskqueue_client.artifacts.uploading import UploadOptions
 from taskqueue_client.definitions import StorageName
 from taskqueue_client.errors import InvalidArgument, RequestConflict
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun
+from taskqueue_client.worker.commands.task_log import TaskLog
 from taskqueue_client.worker.commands.work_directory import open_real, path_inside
 from taskqueue_client.worker.outcomes import InternalError, Outcome, ResourceUnavailable, TaskFailed
 
@@ -129,7 +129,7 @@ class DeclaredArtifacts:
 
     Args:
         attempt: The number of the call.
-        log: Returns the logger of the task's log, which is made when it is first used.
+        log: The task's log.
 
     Attributes:
         directory: Where content is stored that cannot be read later; None: nowhere.
@@ -139,7 +139,7 @@ class DeclaredArtifacts:
     _run: ClaimedRun
     _shared: SharedResources
     _attempt: int
-    _log: Callable[[], logging.Logger]
+    _log: TaskLog
     directory: Path | None = None
     environment: dict[str, str] = field(default_factory=dict[str, str])
     _files: int = 0
@@ -242,13 +242,13 @@ class DeclaredArtifacts:
     def _warn_of_what_is_left_out(self, directory: str, links: list[Path], *, has_files: bool) -> None:
         if links:
             others = f"; other such links: {len(links) - 1}" if links[1:] else ""
-            self._log().warning(
+            self._log.logger.warning(
                 "not uploaded: what is in %r, which is a symbolic link to a directory%s",
                 str(min(links)),
                 others,
             )
         if not has_files:
-            self._log().warning("not uploaded: the directory %r has no files", directory)
+            self._log.logger.warning("not uploaded: the directory %r has no files", directory)
 
     def _add(self, artifacts: Iterable[DeclaredArtifact]) -> None:
         added = {each.name: each for each in artifacts}
@@ -258,7 +258,8 @@ class DeclaredArtifacts:
             self._declared.update(added)
         if replaced:
             others = f"; other such names: {len(replaced) - 1}" if replaced[1:] else ""
-            self._log().info("%s was declared again: the last declaration is uploaded%s", replaced[0], others)
+            message = "%s was declared again: the last declaration is uploaded%s"
+            self._log.logger.info(message, replaced[0], others)
 
     def _check_open(self) -> None:
         """Refuse what nobody would upload or remove any more, such as from a thread that is left behind."""

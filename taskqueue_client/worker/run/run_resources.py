@@ -218,9 +218,7 @@ class RunResources:
             return found
         with self._lock:
             if self._artifacts is None:
-                self._artifacts = DeclaredArtifacts(
-                    self.run, self.shared, self.attempt, lambda: self.log.logger
-                )
+                self._artifacts = DeclaredArtifacts(self.run, self.shared, self.attempt, self.log)
             return self._artifacts
 
     @property
