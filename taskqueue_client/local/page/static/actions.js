@@ -1,6 +1,6 @@
 // What the page does to the queue. Each action shows the same thing in Python and in a shell first.
 import { copyButton, h, notice } from "./dom.js";
-import { api, own, now } from "./queue.js";
+import { api, now } from "./queue.js";
 import { PRIORITIES } from "./words.js";
 
 /** A text as Python and as a shell write it. */
@@ -166,5 +166,3 @@ async function submit(event, dialog, action, values, problem, after) {
     problem.textContent = error.message;
   }
 }
-
-export const ownAction = (path, body) => own("POST", path, body);

@@ -2,7 +2,7 @@
 import { h, morphChildren } from "./dom.js";
 import { clockKind, now, own, setClock } from "./queue.js";
 import { chip, clockTime, duration, time } from "./words.js";
-import { admin, button, code, control, ownAction, python } from "./actions.js";
+import { admin, button, code, control, python } from "./actions.js";
 
 const READY = [
   ["A load balancer responds with 502, three times", { kind: "respond", endpoint: "queue.*", status: 502, html: true, times: 3 }],
@@ -11,12 +11,12 @@ const READY = [
   ["A report gets 500 after it was done", { kind: "respond", endpoint: "queue.reportCompleted", status: 500, after: true }],
   ["Reclaims fail, five times", { kind: "respond", endpoint: "queue.reclaimTask", status: 503, times: 5 }],
   ["Too many requests: wait 2 s", { kind: "respond", endpoint: "queue.*", status: 429, headers: { "Retry-After": "2" } }],
-  ["Everything waits 3 s", { kind: "delay", endpoint: "queue.*", seconds: 3, real_time: true, times: 5 }],
+  ["Everything waits 3 s", { kind: "delay", endpoint: "queue.*", seconds: 3, times: 5, realTime: true }],
   ["An upload is cut after 1000 bytes", { kind: "cutUpload", endpoint: "storage.put", at: 1000 }],
   ["A download is cut after 1000 bytes", { kind: "cutDownload", endpoint: "storage.get", at: 1000 }],
   ["A download of 10 kB each second", { kind: "slowDownload", endpoint: "storage.get", bytesPerSecond: 10000 }],
   ["An upload URL has expired", { kind: "expireUrl", endpoint: "storage.put" }],
-].map(([text, fault]) => [text, "real_time" in fault ? { ...Object.fromEntries(Object.entries(fault).filter(([key]) => key !== "real_time")), realTime: true } : fault]);
+];
 
 const CLASSES = { respond: "Respond", drop: "Drop", delay: "Delay", cutUpload: "CutUpload", cutDownload: "CutDownload", slowDownload: "SlowDownload", expireUrl: "ExpireUrl" };
 const snake = (name) => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
@@ -27,14 +27,8 @@ function pythonFault({ kind, endpoint, ...rest }) {
   return `local.faults.add(${CLASSES[kind]}(${python(endpoint)}${words.join("")}))`;
 }
 
-function add(fault, after) {
-  return admin("Add the fault", "It waits for the next requests to this endpoint. Requests of this page are never struck.", pythonFault(fault), "POST", "faults", fault, { run: () => ownAction("faults", fault), done: "The fault waits.", after });
-}
-
-/** Only what differs from the defaults. */
-function short({ kind, endpoint, times, ...rest }) {
-  const more = Object.entries(rest).filter(([, value]) => value !== false && JSON.stringify(value) !== "{}");
-  return { kind, endpoint, times, ...Object.fromEntries(more) };
+function add(fault) {
+  return admin("Add the fault", "It waits for the next requests to this endpoint. Requests of this page are never struck.", pythonFault(fault), "POST", "faults", fault, { run: () => own("POST", "faults", fault), done: "The fault waits." });
 }
 
 export function faults(frame) {
@@ -46,7 +40,7 @@ export function faults(frame) {
   const custom = () => ({ kind: own_.kind, endpoint: own_.endpoint, times: Number(own_.times), ...(VALUES[own_.kind] ? { [VALUES[own_.kind][0]]: Number(own_.value) } : {}) });
   const remove = (fault) => ({
     ...admin("Remove the fault", "The fault is forgotten before it strikes. The admin route forgets all faults.", "local.faults.clear()", "DELETE", "faults"),
-    run: () => ownAction("faults/remove", { fault }),
+    run: () => own("POST", "faults/remove", { fault }),
     done: "The fault was removed.",
   });
 

@@ -1,6 +1,6 @@
 // The connection to the queue: the session, the ordinary API, the stream of events, and the queue's clock.
 
-const listeners = new Set();
+let tell = () => {};
 const base = { now: Date.now() / 1000, clock: "fixed", at: performance.now() };
 export const link = { state: "connecting", run: null, last: null };
 
@@ -26,11 +26,7 @@ export function setClock(state) {
 
 /** Call `listener` with each event of the stream, and when the connection changes. */
 export function listen(listener) {
-  listeners.add(listener);
-}
-
-function tell(event) {
-  for (const listener of listeners) listener(event);
+  tell = listener;
 }
 
 async function send(method, path, body, headers = {}) {
@@ -68,8 +64,7 @@ export async function api(method, path, body) {
 
 /** The bytes of an artifact, or a part of them. */
 export async function artifact(taskId, runId, name, { method = "GET", headers } = {}) {
-  const path = name.split("/").map(encodeURIComponent).join("/");
-  const response = await send(method, `/page/artifact/${taskId}/${runId}/${path}`, undefined, headers);
+  const response = await send(method, artifactUrl(taskId, runId, name), undefined, headers);
   if (!response.ok && response.status !== 416) {
     if (method === "HEAD") throw new QueueError(response.status, response.statusText);
     await json(response);
