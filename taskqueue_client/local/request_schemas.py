@@ -23,7 +23,7 @@ def _closed(required: list[str], /, **properties: dict[str, Any]) -> dict[str, A
 
 
 def _full(**properties: dict[str, Any]) -> dict[str, Any]:
-    """Return an object with exactly these properties."""
+    """Return an object with these properties, all of them required, and no others."""
     return _closed([*properties], **properties)
 
 

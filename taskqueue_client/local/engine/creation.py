@@ -104,8 +104,7 @@ def _complete_dates(body: Json, now: int) -> tuple[int, int]:
     expires = times.parse(body["expires"], "expires")
     if expires < deadline:
         refuse("InputError", "`expires` cannot be before `deadline`")
-    for name, moment in (("created", created), ("deadline", deadline), ("expires", expires)):
-        body[name] = times.text(moment)
+    body.update(created=times.text(created), deadline=times.text(deadline), expires=times.text(expires))
     return deadline, expires
 
 

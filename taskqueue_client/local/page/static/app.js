@@ -30,10 +30,9 @@ let view = null;
 let shown = "";
 
 /** What a view may ask of the frame. */
-const frame = { draw: throttled(draw, () => FASTEST), reload: null };
+const frame = { draw: throttled(draw, () => FASTEST), reload: throttled(reload, () => Math.max(RELOAD, 4 * reading.took)) };
 const reading = { busy: false, again: false, took: 0 };
 const early = []; // events that came while the view was being loaded: they may be newer than what it got
-frame.reload = throttled(reload, () => Math.max(RELOAD, 4 * reading.took));
 
 function throttled(act, pause) {
   let timer = null;
