@@ -41,7 +41,7 @@ def create_artifact(
         InputError: The task or run does not exist, or `expires` is past or after the task's `expires`.
         RequestConflict: The run is not running, or a different artifact has this name.
     """
-    path = _of_run(task_id, run_id, name)
+    path = _of_run(task_id, run_id, "artifacts", name)
     body = arguments.mapping("request", request)
     body["expires"] = arguments.moment("expires", body.get("expires"))
     return Call("createArtifact", "POST", path, models.CreateArtifactResponse, body=body)
@@ -57,7 +57,7 @@ def finish_artifact(task_id: str, run_id: int, name: str, *, upload_id: str) -> 
         InputError: The artifact has another storage type or upload id, or is not uploaded.
     """
     body = {"uploadId": arguments.slugid("upload_id", upload_id)}
-    return Call("finishArtifact", "PUT", _of_run(task_id, run_id, name), NoneType, body=body)
+    return Call("finishArtifact", "PUT", _of_run(task_id, run_id, "artifacts", name), NoneType, body=body)
 
 
 def get_artifact(task_id: str, run_id: int, name: str) -> Call[models.ArtifactLocation]:
@@ -71,7 +71,7 @@ def get_artifact(task_id: str, run_id: int, name: str) -> Call[models.ArtifactLo
         ErrorArtifact: The artifact has the storage type `error`.
         InputError: The artifact's links form a cycle.
     """
-    path = _of_run(task_id, run_id, name)
+    path = _of_run(task_id, run_id, "artifacts", name)
     return Call("getArtifact", "GET", path, models.ArtifactLocation, accepts=REDIRECTED)
 
 
@@ -100,7 +100,7 @@ def list_artifacts(
     Raises:
         ResourceNotFound: The task or run does not exist.
     """
-    path = arguments.path("task", *_run(task_id, run_id), "artifacts")
+    path = _of_run(task_id, run_id, "artifacts")
     query = arguments.page_query(continuation_token, limit)
     return Call("listArtifacts", "GET", path, models.ArtifactsPage, query)
 
@@ -123,7 +123,7 @@ def list_latest_artifacts(
     Raises:
         ResourceNotFound: The task does not exist, or it has no run.
     """
-    path = arguments.path("task", arguments.slugid("task_id", task_id), "artifacts")
+    path = _of_latest(task_id, "artifacts")
     query = arguments.page_query(continuation_token, limit)
     return Call("listLatestArtifacts", "GET", path, models.ArtifactsPage, query)
 
@@ -144,7 +144,7 @@ def artifact_info(task_id: str, run_id: int, name: str) -> Call[models.Artifact]
     Raises:
         ResourceNotFound: The task, run or artifact does not exist, or its upload is not finished.
     """
-    return Call("artifactInfo", "GET", _of_run(task_id, run_id, name, "artifact-info"), models.Artifact)
+    return Call("artifactInfo", "GET", _of_run(task_id, run_id, "artifact-info", name), models.Artifact)
 
 
 def latest_artifact_info(task_id: str, name: str) -> Call[models.Artifact]:
@@ -168,7 +168,7 @@ def artifact(task_id: str, run_id: int, name: str) -> Call[models.ArtifactConten
         ResourceExpired: The artifact has expired.
         InputError: The artifact's links form a cycle.
     """
-    return Call("artifact", "GET", _of_run(task_id, run_id, name, "artifact-content"), models.ArtifactContent)
+    return Call("artifact", "GET", _of_run(task_id, run_id, "artifact-content", name), models.ArtifactContent)
 
 
 def latest_artifact(task_id: str, name: str) -> Call[models.ArtifactContent]:
@@ -185,16 +185,13 @@ def latest_artifact(task_id: str, name: str) -> Call[models.ArtifactContent]:
     return Call("latestArtifact", "GET", path, models.ArtifactContent)
 
 
-def _run(task_id: str, run_id: int) -> tuple[str, str, int]:
-    return arguments.slugid("task_id", task_id), "runs", arguments.number("run_id", run_id)
+def _of_run(task_id: str, run_id: int, what: str, *name: str) -> str:
+    task, run = arguments.slugid("task_id", task_id), arguments.number("run_id", run_id)
+    return arguments.path("task", task, "runs", run, what, *map(arguments.name, name))
 
 
-def _of_run(task_id: str, run_id: int, name: str, what: str = "artifacts") -> str:
-    return arguments.path("task", *_run(task_id, run_id), what, arguments.name(name))
-
-
-def _of_latest(task_id: str, what: str, name: str) -> str:
-    return arguments.path("task", arguments.slugid("task_id", task_id), what, arguments.name(name))
+def _of_latest(task_id: str, what: str, *name: str) -> str:
+    return arguments.path("task", arguments.slugid("task_id", task_id), what, *map(arguments.name, name))
 
 
 def create_upload(
