@@ -145,18 +145,26 @@ class BrokerSession:
         else:
             quorum: dict[str, Any] = {"x-queue-type": "quorum"}
             declared = await self._channel.queue_declare(self.queue, durable=True, arguments=quorum)
-        await self._bind()
+        await self._bind(self._channel)
         return declared.message_count or 0
 
-    async def _bind(self) -> None:
-        """Bind with one round trip: the response to the last binding follows the errors of the others."""
-        last = len(self._bindings) - 1
-        for index, binding in enumerate(self._bindings):
-            pattern = binding.routing_key_pattern
-            if index < last:
-                await self._channel.queue_bind(self.queue, binding.exchange, pattern, nowait=True)
-            else:
-                await self._channel.queue_bind(self.queue, binding.exchange, pattern)
+    async def _bind(self, channel: AbstractChannel) -> None:
+        for binding in self._bindings:
+            await channel.queue_bind(self.queue, binding.exchange, binding.routing_key_pattern)
+
+    async def bind_again(self) -> None:
+        """Bind again: a binding ends without a word if its exchange is deleted, or if somebody removes it.
+
+        Uses a separate channel: the broker closes it at a refusal, and the consumer goes on.
+
+        Raises:
+            BrokerRefused: An exchange does not exist, or the user may not bind any more.
+            BrokerLost: The connection has ended.
+        """
+        with broker_errors(None):
+            channel = await self._connection.channel(publisher_confirms=False)
+            await self._bind(channel)
+            await channel.close()
 
     async def _consume(self, prefetch: int, deliver: Callable[[Delivery], None]) -> None:
         async def on_message(message: DeliveredMessage) -> None:
@@ -173,12 +181,9 @@ class BrokerSession:
     async def check(self) -> int:
         """Return the number of messages in the queue, without those that were delivered.
 
-        Binds again: a binding ends without a word if its exchange is deleted, or if somebody removes it.
-
         Raises:
             QueueDeleted: The queue does not exist.
             BrokerLost: The queue has no consumer.
-            BrokerRefused: A binding was refused, as its exchange does not exist.
         """
         with broker_errors(None):
             try:
@@ -187,7 +192,6 @@ class BrokerSession:
                 raise QueueDeleted(f"{self.queue} was deleted") from error
             if not declared.consumer_count:  # as of a queue without a leader, which exists all the same
                 raise BrokerLost(f"{self.queue} delivers nothing: the broker has lost its consumers")
-            await self._bind()
         return declared.message_count or 0
 
     def acknowledge(self, tag: int) -> None:

@@ -108,6 +108,9 @@ class Supervisor:
         self._reconcile = reconcile
         self._on_state = on_state
         self._check_interval = check_interval
+        self._longest = max(
+            RESPONSE_TIMEOUT, BINDING_TIMEOUT * len(plan.bindings)
+        )  # seconds to bind everything
         self._wait_initial = wait_initial
         self._wait_max = wait_max
         self._clock = clock
@@ -124,9 +127,14 @@ class Supervisor:
         """The full name of the queue, once known."""
         return self.plan.queue or (self._session.queue if self._session else None)
 
-    def redelivers(self, delivery: Delivery) -> bool:
-        """Return whether the broker delivers a rejected message again and counts the deliveries."""
-        return delivery.session in self._redelivering
+    def redeliver(self, delivery: Delivery) -> None:
+        """Deliver a rejected message again; a durable queue that still exists does it, and counts."""
+        if delivery.session not in self._redelivering:
+            self.buffer.appendleft(delivery.again())
+        elif delivery.session.ended.done():
+            self._parked.append(delivery.again())
+        else:
+            delivery.session.reject(delivery.tag, requeue=True)
 
     def start(self) -> None:
         self.changed = asyncio.Event()  # a refused listener may be opened again, by another event loop
@@ -187,11 +195,10 @@ class Supervisor:
     async def _listen(self) -> Exception:
         """Connect and receive messages; return why the session ended."""
         async with AsyncExitStack() as at_end:
-            limit = max(RESPONSE_TIMEOUT, BINDING_TIMEOUT * len(self.plan.bindings))
             try:
-                session = await within(self._clock, limit, self._open(at_end))
+                session = await within(self._clock, self._longest, self._open(at_end))
             except TimeoutError:
-                return BrokerLost(f"{self.plan.settings}: not connected within {limit:g} s")
+                return BrokerLost(f"{self.plan.settings}: not connected within {self._longest:g} s")
             except (BrokerLost, BrokerRefused) as error:
                 return error
             except OSError as error:
@@ -222,11 +229,14 @@ class Supervisor:
             self._redelivering.add(session)
         self._queue_was_lost |= queue_was_lost
         self._unpark(session, queue_was_lost=queue_was_lost)
+        await self._end_gap()
+        self._counts.connections += 1
+        self._change(StateChange(State.LISTENING))
+
+    async def _end_gap(self) -> None:
         if self._lost_since is not None:
             await self._catch_up(Gap(self._lost_since, self._clock.now(), self._queue_was_lost))
         self._lost_since, self._queue_was_lost = None, False
-        self._counts.connections += 1
-        self._change(StateChange(State.LISTENING))
 
     async def _catch_up(self, gap: Gap) -> None:
         if self._reconcile is None:
@@ -255,15 +265,28 @@ class Supervisor:
             backlog = await within(self._clock, RESPONSE_TIMEOUT, session.check())
         except TimeoutError as error:
             raise BrokerLost(f"the broker did not respond within {RESPONSE_TIMEOUT:g} s") from error
+        await self._bind_again(session)
         self._failures = 0
         state = State.LAGGING if backlog > before and self.buffer else State.LISTENING
         if state is not self.state:
             self._change(StateChange(state, backlog=backlog))
         return backlog
 
+    async def _bind_again(self, session: BrokerSession) -> None:
+        try:
+            await within(self._clock, self._longest, session.bind_again())
+        except TimeoutError as error:
+            raise BrokerLost(f"the broker did not bind within {self._longest:g} s") from error
+        except BrokerRefused as error:
+            _LOG.warning("messages are lost until the next check, as a binding is refused: %s", error)
+            self._lost_since, self._queue_was_lost = self._lost_since or self._clock.now(), True
+        else:
+            await self._end_gap()
+
     def _park(self, session: BrokerSession) -> None:
         """Set aside what was not handed over: a queue that still exists delivers it again."""
-        older, self._parked = self._split(session)
+        older, newer = self._split(session)
+        self._parked += newer
         self.buffer.extend(older)
 
     def _unpark(self, session: BrokerSession, *, queue_was_lost: bool) -> None:

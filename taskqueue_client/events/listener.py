@@ -63,7 +63,7 @@ class _Consumer(ABC, Generic[HookResult]):
         self._counts = Counts()
         self._current: Delivery | None = None
         self._stopped = False
-        self._is_handling = False
+        self._is_running = False
         self._opened = False
         self._waiting: asyncio.Task[Any] | None = None
         self._supervisor = Supervisor(
@@ -134,8 +134,8 @@ class _Consumer(ABC, Generic[HookResult]):
             raise
 
     async def _close(self, error: BaseException | None) -> None:
-        if self._is_handling:
-            self._current = None  # returns to the queue: its handler still runs, and may yet fail
+        if self._is_running:
+            self._current = None  # returns to the queue: its handler may not have begun, and may yet fail
         elif isinstance(error, Exception):
             self._fail(leaving=True)
         elif error is None:
@@ -182,9 +182,16 @@ class _Consumer(ABC, Generic[HookResult]):
         callback()
 
     @contextmanager
+    def _running(self) -> Generator[None]:
+        self._is_running = True
+        try:
+            yield
+        finally:
+            self._is_running = False
+
+    @contextmanager
     def _handling(self, event: Event) -> Generator[None]:
         """Reject an event whose handler fails, put back one whose handler is interrupted, as by Ctrl-C."""
-        self._is_handling = True
         try:
             yield
         except BaseException as error:
@@ -193,8 +200,6 @@ class _Consumer(ABC, Generic[HookResult]):
                 raise
             _LOG.exception("handler failed for %s", event)
             self.reject()
-        finally:
-            self._is_handling = False
 
     def _put_back(self) -> None:
         """Neither acknowledge nor reject the current event: it is the next one, or returns to the queue."""
@@ -215,10 +220,7 @@ class _Consumer(ABC, Generic[HookResult]):
         self._counts.returned += 1
         if leaving:
             return  # closing returns it; if rejected now, it would be delivered here again
-        if self._supervisor.redelivers(delivery):
-            delivery.session.reject(delivery.tag, requeue=True)
-        else:
-            self._supervisor.buffer.appendleft(delivery.again())
+        self._supervisor.redeliver(delivery)
 
     async def _is_available(self, timeout: float | None) -> bool:  # noqa: ASYNC109 - measured on `clock`
         """Wait, and return whether there is an event to hand over."""
@@ -269,9 +271,9 @@ class AsyncListener(_Consumer[Awaitable[object]]):
         queue: The name of a durable queue, `<name>` of `queue/<user>/<name>`. It keeps messages while no
             listener is connected; listeners of one queue share its messages. Bindings are added to a
             durable queue and never removed. By default the queue ends with the connection.
-        prefetch: The largest number of messages that are received but not acknowledged. RabbitMQ closes the
-            connection, and takes all of them back, if one is not acknowledged within its `consumer_timeout`
-            (30 minutes) from its delivery: the handlers of so many messages must take less time together.
+        prefetch: The largest number of messages that are received but not acknowledged. RabbitMQ takes
+            all of them back if one is not acknowledged within its `consumer_timeout` (30 minutes) from its
+            delivery: the handlers of so many messages must take less time together.
         redeliveries: How often a message whose handler failed is delivered again before it is dropped. Each
             delivery counts, also one that a lost connection interrupted, and one to a listener that ended
             before it handed the message over: to be retried after restarts, messages need a larger number.
@@ -345,9 +347,10 @@ class AsyncListener(_Consumer[Awaitable[object]]):
             InvalidArgument: `handler` is not a function.
         """
         arguments.check_function("handler", handler)
-        async for event in self:
-            with self._handling(event):
-                await awaitable("handler", handler(event))
+        with self._running():
+            async for event in self:
+                with self._handling(event):
+                    await awaitable("handler", handler(event))
 
     def stop(self) -> None:
         """End the iteration before the next event. Call it on the event loop's thread."""
@@ -421,8 +424,7 @@ class Listener(_Consumer[object]):
                 thread called this method, in `on_state`.
             Exception: An error raised by `on_state`.
         """
-        is_closed = self._loop is None and self.state is State.CLOSED  # while a handler ran on this thread
-        self._returned = None if is_closed else self._call(self._get, timeout)
+        self._returned = self._call(self._get, timeout)
         return self._returned
 
     def run(self, handler: Callable[[Event], object]) -> None:
@@ -435,9 +437,12 @@ class Listener(_Consumer[object]):
             InvalidArgument: `handler` is not a function.
         """
         arguments.check_function("handler", handler)
-        for event in self:
-            with self._handling(event):
-                check_finished("handler", handler(event))
+        with self._running():
+            for event in self:
+                with self._handling(event):
+                    check_finished("handler", handler(event))
+                if self._loop is None:  # the block was left meanwhile
+                    return
 
     def stop(self) -> None:
         """End the iteration before the next event. Any thread, and a signal handler, may call it."""

@@ -442,8 +442,16 @@ async def test_an_event_that_fails_after_its_queue_was_deleted_is_yielded_again(
         assert (task_of(event), event.redeliveries) == (sent, 1)
 
 
+@pytest.mark.parametrize("is_connected", [True, False])
 async def test_an_event_that_fails_after_its_queue_was_deleted_in_an_outage_is_yielded_again(
-    through_wire: PulseSettings, wire: Proxy, publisher: Publisher, pool: str, queue: str, states: States
+    through_wire: PulseSettings,
+    wire: Proxy,
+    publisher: Publisher,
+    pool: str,
+    queue: str,
+    states: States,
+    *,
+    is_connected: bool,
 ) -> None:
     (sent,) = task_ids(1)
     async with durable(through_wire, pool, queue, states, Gaps().note) as listener:
@@ -451,9 +459,13 @@ async def test_an_event_that_fails_after_its_queue_was_deleted_in_an_outage_is_y
         await anext(listener)
         await wire.shut()
         await publisher.channel.queue_delete(listener.queue or "")
+        if not is_connected:
+            await states.until(lambda names: State.DISCONNECTED in names)
+            listener.reject()
         await wire.open()
         await states.until(lambda names: names.count(State.LISTENING) == 2)
-        listener.reject()
+        if is_connected:
+            listener.reject()
         event = await anext(listener)
         assert (task_of(event), event.redeliveries) == (sent, 1)
 

@@ -41,8 +41,17 @@ async def test_a_check_restores_a_binding_that_somebody_has_removed(
     assert states.names == [State.CONNECTING, State.LISTENING, State.CLOSED]
 
 
-async def test_a_check_finds_that_an_exchange_was_deleted_and_binds_to_the_new_one(
-    settings: PulseSettings, publisher: Publisher, queue: str, exchange: str, states: States
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_a_deleted_exchange_costs_only_its_own_messages_until_a_check_finds_a_new_one(
+    settings: PulseSettings,
+    publisher: Publisher,
+    pool: str,
+    queue: str,
+    exchange: str,
+    states: States,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    is_named: bool,
 ) -> None:
     clock, gaps = WatchedClock(), list[Gap]()
 
@@ -51,8 +60,8 @@ async def test_a_check_finds_that_an_exchange_was_deleted_and_binds_to_the_new_o
 
     async with AsyncListener(
         settings,
-        [events.Binding(exchange, "#"), events.task_completed()],
-        queue=queue,
+        [events.Binding(exchange, "#"), events.task_completed(task_queue_id=pool)],
+        queue=queue if is_named else None,
         on_state=states,
         clock=clock,
         check_interval=300,
@@ -60,14 +69,30 @@ async def test_a_check_finds_that_an_exchange_was_deleted_and_binds_to_the_new_o
     ) as listener:
         await publisher.channel.exchange_delete(exchange)
         await clock.move_a_sleeper(300)
-        await states.until(lambda names: State.DISCONNECTED in names)
+        await clock.sleeper(30)
+        await clock.sleeper(300)
+        assert "messages are lost until the next check, as a binding is refused" in caplog.text
+        assert f"no exchange '{exchange}'" in caplog.text
+        assert gaps == []
+        sent = task_ids(1)
+        await publisher.complete(sent, pool)
+        assert task_of(await anext(listener)) == sent[0]
         await publisher.channel.exchange_declare(exchange, exchange_type="topic")
-        await clock.move_a_sleeper(states.changes[-1].retry_in or 0)
-        await states.until(lambda names: names.count(State.LISTENING) == 2)
+        await clock.move_a_sleeper(300)
+        await clock.sleeper(30)
+        await clock.sleeper(300)
         await publisher.channel.basic_publish(b"new", exchange=exchange)
-        event = await anext(listener)
-    reason = next(each.reason for each in states.changes if each.state is State.DISCONNECTED)
-    assert isinstance(reason, BrokerRefused)
-    assert f"no exchange '{exchange}'" in str(reason)
-    assert event.exchange == exchange
+        assert (await anext(listener)).exchange == exchange
     assert [gap.queue_was_lost for gap in gaps] == [True]  # what came before the new binding
+    assert states.names == [State.CONNECTING, State.LISTENING, State.CLOSED]
+
+
+async def test_a_missing_exchange_among_many_is_refused_at_the_start_by_its_name(
+    settings: PulseSettings, exchange: str
+) -> None:
+    missing = events.Binding(f"{exchange}-missing", "#")
+    with pytest.raises(BrokerRefused, match=missing.exchange):
+        async with AsyncListener(
+            settings, [missing, *(events.Binding(exchange, f"{n}.#") for n in range(50))]
+        ):
+            pass
