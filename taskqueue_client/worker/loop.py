@@ -9,7 +9,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import nullcontext
-from difflib import SequenceMatcher
+from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from inspect import Signature, iscoroutinefunction, signature
@@ -242,7 +242,7 @@ class WorkerLoop(ABC):
 
         Raises:
             CallFailed: The Queue refused the first claim request, because of wrong credentials, missing
-                scopes, …: an `ApiError`; or the last claim request before `max_idle` failed.
+                scopes, …: an `ApiError`; or claim requests fail at `max_idle`.
             InternalError: `max_internal_errors` in a row had the same cause, or the system does not start
                 the threads of the worker.
             InvalidArgument: Commands of tasks can read the file of `signing_key`, or `work_directory` cannot
@@ -386,10 +386,10 @@ def _check_methods(worker: WorkerLoop) -> None:
 
 def _check_names(settings: Mapping[str, object]) -> None:
     """Refuse a misspelled setting before another one is found to be missing."""
-    for name in settings.keys() - WorkerSettings.__optional_keys__:
-        known = WorkerArguments.__optional_keys__
-        closest = max(known, key=lambda each: SequenceMatcher(None, name, each).ratio())
-        raise InvalidArgument(name, "", "", f"unknown argument; the closest known one is {closest}")
+    for name in sorted(settings.keys() - WorkerSettings.__optional_keys__):
+        closest = get_close_matches(name, sorted(WorkerArguments.__optional_keys__), n=1)
+        hint = f"; the closest known one is {closest[0]}" if closest else ""
+        raise InvalidArgument(name, "", "", f"unknown argument{hint}")
 
 
 def _signature(method: object) -> Signature:

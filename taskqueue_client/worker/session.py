@@ -446,10 +446,13 @@ class Session:
     async def _shut_down_when_idle(self, limit: float) -> None:
         # A claim request finds work within `PROMPT`. Of several task queues, the second is asked after two.
         limit = max(limit, PROMPT if len(self._worker.config.task_queue_ids) == 1 else 3 * PROMPT)
-        while (idle := self._runs.idle_for()) < limit:
-            await self._worker.clock.sleep_async(limit - idle)
+        claiming = self._keeper.claiming
+        while (
+            idle := self._runs.idle_for()
+        ) < limit or claiming.is_retrying:  # it tells whether there is work
+            await self._worker.clock.sleep_async(limit - idle if idle < limit else FIRST_RESPONSE_INTERVAL)
         if not self._shutdown.has_begun:
-            if (failure := self._keeper.claiming.failure) is None:
+            if (failure := claiming.failure) is None:
                 log.info("shutting down after %.1f s without work (max_idle)", idle)
             else:
                 log.error("shutting down after %.1f s without a task (max_idle): %s", idle, failure)

@@ -137,3 +137,16 @@ def test_a_failed_claim_request_before_the_last_one_is_no_error_at_max_idle(worl
     with Working(world, worker) as working:
         advance_until_left(world, [working])
     assert world.status(task_id).state == "completed"
+
+
+def test_a_worker_with_a_claim_request_open_after_a_failure_waits_for_its_result_at_max_idle(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.local.faults.add(Respond(endpoint="queue.claimWork", status=503))
+    worker = worker_for(world, lambda _: None, max_idle=8.0)
+    worker.clock = clock = world.local.clock
+    started = clock.monotonic()
+    with caplog.at_level("INFO"), Working(world, worker) as working:
+        advance_until_left(world, [working])
+    assert "without work (max_idle)" in caplog.text
+    assert clock.monotonic() - started > 20  # the Queue waits so long for work

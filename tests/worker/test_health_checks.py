@@ -104,6 +104,15 @@ def test_an_upload_that_fails_because_of_the_task_is_not_counted_as_one_of_the_w
         assert shown(port, 'uploads_total{result="failed"}') == 0
 
 
+def test_an_upload_that_storage_refuses_is_counted_as_failed(world: World, port: int) -> None:
+    world.local.faults.add(Respond(endpoint="storage.put", status=403, times=99))
+    world.create()
+    with Working(world, worker_for(world, lambda task: task.upload_artifact("x", b"x"), metrics_port=port)):
+        until(lambda: status(port, "metrics") == 200)
+        until(lambda: shown(port, 'uploads_total{result="failed"}'))
+        assert shown(port, 'uploads_total{result="invalid"}') == 0
+
+
 def test_a_worker_whose_handler_does_not_stop_is_not_live_until_it_does(
     world: World, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

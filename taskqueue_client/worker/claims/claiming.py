@@ -126,7 +126,7 @@ class Claiming:
 
     Attributes:
         has_claimed: The Queue has responded to a claim request, with or without work.
-        failure: Why the last claim request failed; None if it did not.
+        failure: Why the last claim request that has ended failed; None if it did not.
     """
 
     def __init__(
@@ -196,6 +196,11 @@ class Claiming:
         """
         since = self._due_since
         return None if since is None or self._stopping else self._clock.monotonic() - since
+
+    @property
+    def is_retrying(self) -> bool:
+        """Whether a claim request is open after one that failed; may be called from any thread."""
+        return self._is_open and self.failure is not None
 
     def outage(self) -> float:
         """Return how long claim requests failed before, in seconds; 0 if that was longer ago than it lasted.

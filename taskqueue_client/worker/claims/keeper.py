@@ -33,7 +33,7 @@ class Keeper:
     `make_queue` and `make_source` are called in the keeper's loop.
 
     Attributes:
-        claiming: The loop of claim requests. Only its `has_claimed`, `failure` and
+        claiming: The loop of claim requests. Only its `has_claimed`, `failure`, `is_retrying` and
             `seconds_without_response` may be used from other threads.
     """
 

@@ -25,7 +25,13 @@ from taskqueue_client.worker.monitoring.monitor import WorkerMetrics
 from taskqueue_client.worker.outcomes import InternalError, Outcome, TaskFailed
 from taskqueue_client.worker.worker_log import log
 
-from .declared_artifacts import DeclaredArtifact, error_reason, outcome_of_failed_upload, severity
+from .declared_artifacts import (
+    DeclaredArtifact,
+    error_reason,
+    is_of_the_task,
+    outcome_of_failed_upload,
+    severity,
+)
 from .run_resources import RunResources
 from .upload_retries import RetryBudget
 
@@ -225,7 +231,7 @@ class ArtifactUploads:
         return result.size
 
     def _failed(self, name: str, error: Exception) -> Outcome:
-        self._metrics.uploads.labels("failed" if error_reason(error) is None else "invalid").inc()
+        self._metrics.uploads.labels("invalid" if is_of_the_task(error) else "failed").inc()
         self._log.logger.error("cannot upload %s: %s", name, error)
         return outcome_of_failed_upload(name, error)
 

@@ -389,6 +389,11 @@ def _is_about_the_file(error: Exception) -> bool:
     return is_source or isinstance(error, SourceChanged)
 
 
+def is_of_the_task(error: Exception) -> bool:
+    """Return whether an upload failed because of what the task has made, and not of the worker or storage."""
+    return _is_about_the_file(error) or (isinstance(error, StorageRefused) and error.is_too_large)
+
+
 def error_reason(error: Exception) -> Reason | None:
     """Return the reason of an error artifact; None if a later attempt to upload may succeed."""
     if _is_about_the_file(error):
