@@ -278,7 +278,7 @@ class Supervisor:
         except TimeoutError as error:
             raise BrokerLost(f"the broker did not bind within {self._longest:g} s") from error
         except BrokerRefused as error:
-            _LOG.warning("messages are lost until the next check, as a binding is refused: %s", error)
+            _LOG.warning("messages may be lost, as the check could not bind the queue again: %s", error)
             self._lost_since, self._queue_was_lost = self._lost_since or self._clock.now(), True
         else:
             await self._end_gap()
