@@ -102,10 +102,7 @@ def files_in(
     on_error: Callable[[OSError], None] = _raise,
     on_link: Callable[[Path], object] = lambda _: None,
 ) -> list[Path]:
-    """Return all files below a folder, sorted. `on_link` is called with folders that are symbolic links.
-
-    These are not entered.
-    """
+    """Return all files below a folder, sorted; links to folders are passed to `on_link` and not entered."""
     found: list[Path] = []
     for parent, folders, names in os.walk(folder, onerror=on_error):
         found.extend(Path(parent, name) for name in names)

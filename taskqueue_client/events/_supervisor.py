@@ -108,9 +108,7 @@ class Supervisor:
         self._reconcile = reconcile
         self._on_state = on_state
         self._check_interval = check_interval
-        self._longest = max(
-            RESPONSE_TIMEOUT, BINDING_TIMEOUT * len(plan.bindings)
-        )  # seconds to bind everything
+        self._time_to_bind = max(RESPONSE_TIMEOUT, BINDING_TIMEOUT * len(plan.bindings))
         self._wait_initial = wait_initial
         self._wait_max = wait_max
         self._clock = clock
@@ -196,9 +194,9 @@ class Supervisor:
         """Connect and receive messages; return why the session ended."""
         async with AsyncExitStack() as at_end:
             try:
-                session = await within(self._clock, self._longest, self._open(at_end))
+                session = await within(self._clock, self._time_to_bind, self._open(at_end))
             except TimeoutError:
-                return BrokerLost(f"{self.plan.settings}: not connected within {self._longest:g} s")
+                return BrokerLost(f"{self.plan.settings}: not connected within {self._time_to_bind:g} s")
             except (BrokerLost, BrokerRefused) as error:
                 return error
             except OSError as error:
@@ -274,9 +272,9 @@ class Supervisor:
 
     async def _bind_again(self, session: BrokerSession) -> None:
         try:
-            await within(self._clock, self._longest, session.bind_again())
+            await within(self._clock, self._time_to_bind, session.bind_again())
         except TimeoutError as error:
-            raise BrokerLost(f"the broker did not bind within {self._longest:g} s") from error
+            raise BrokerLost(f"the broker did not bind within {self._time_to_bind:g} s") from error
         except BrokerRefused as error:
             _LOG.warning("messages may be lost, as the check could not bind the queue again: %s", error)
             self._lost_since, self._queue_was_lost = self._lost_since or self._clock.now(), True

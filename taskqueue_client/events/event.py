@@ -183,8 +183,8 @@ class Gap:
     """A period in which messages may have been lost or delayed.
 
     Attributes:
-        began: When the listener noticed the lost connection, in seconds since the epoch.
-        ended: When the listener was connected again, in seconds since the epoch.
+        began: When the listener noticed that it was not connected or not bound, in seconds since the epoch.
+        ended: When it was connected and bound again, in seconds since the epoch.
         queue_was_lost: True if the queue is a new one: the messages of this period are lost, and so are older
             ones that still waited in the queue before it. Also true if an exchange did not exist: the
             bindings to it had ended. False if the queue kept the messages: they are delivered now.

@@ -183,6 +183,7 @@ class _Consumer(ABC, Generic[HookResult]):
 
     @contextmanager
     def _running(self) -> Generator[None]:
+        """Let `_close` know that the current event is one of `run`."""
         self._is_running = True
         try:
             yield

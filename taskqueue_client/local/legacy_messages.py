@@ -11,6 +11,7 @@ import asyncio
 import base64
 import hashlib
 import logging
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -373,4 +374,4 @@ def _wanted(task: Task, now: int) -> _Wanted | None:
 
 
 def _seconds(milliseconds: int) -> int:
-    return -(-milliseconds // times.SECOND)
+    return math.ceil(milliseconds / times.SECOND)

@@ -44,7 +44,7 @@ def refuse(code: str, message: str) -> NoReturn:
 
 
 def existing(value: T | None, message: str) -> T:
-    """Return what was looked for; refuse the request (404) if there is none."""
+    """Return `value`; refuse the request (404) if it is None."""
     if value is None:
         refuse("ResourceNotFound", message)
     return value

@@ -116,10 +116,10 @@ def _check_worker_table(tables: object, source: str) -> None:
 def _check_custom(kind: type[Any] | None, custom: Any) -> None:
     """Refuse keys that the type does not have, also in the objects in it."""
     info = None if kind is None else msgspec.inspect.type_info(kind)
-    if kind is None and not isinstance(custom, dict):
-        raise msgspec.ValidationError("not a table")
     if isinstance(custom, dict):
         _check_object(info, cast("dict[str, Any]", custom), "")
+    elif kind is None:
+        raise msgspec.ValidationError("not a table")
 
 
 def _check_object(kind: Any, given: dict[str, Any], place: str) -> None:

@@ -386,10 +386,10 @@ def _check_methods(worker: WorkerLoop) -> None:
 
 def _check_names(settings: Mapping[str, object]) -> None:
     """Refuse a misspelled setting before another one is found to be missing."""
-    for name in sorted(settings.keys() - WorkerSettings.__optional_keys__):
-        closest = get_close_matches(name, sorted(WorkerArguments.__optional_keys__), n=1)
+    if unknown := sorted(settings.keys() - WorkerSettings.__optional_keys__):
+        closest = get_close_matches(unknown[0], sorted(WorkerArguments.__optional_keys__), n=1)
         hint = f"; the closest known one is {closest[0]}" if closest else ""
-        raise InvalidArgument(name, "", "", f"unknown argument{hint}")
+        raise InvalidArgument(unknown[0], "", "", f"unknown argument{hint}")
 
 
 def _signature(method: object) -> Signature:

@@ -24,7 +24,7 @@ from taskqueue_client.errors import CallFailed, TaskQueueError, UnreadableRespon
 from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker.claims.cancellation import consume_cancellations
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ReclaimResult
-from taskqueue_client.worker.claims.claiming import PROMPT
+from taskqueue_client.worker.claims.claiming import PROMPT, RESPONSE_TIMEOUT
 from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.commands.environment import CommandEnvironment
 from taskqueue_client.worker.commands.masking import Secrets, masked_text
@@ -119,11 +119,9 @@ class Session:
             async with AsyncExitStack() as stack:
                 await self._start(stack)
                 await self._finished.wait()
-        was_refused = (
-            self._failure is not None and not self._shutdown.has_begun
-        )  # as another machine would be
+        was_refused = self._failure is not None and not self._shutdown.has_begun
         if self._worker.runner is not None and not (self._shutdown.was_asked or was_refused):
-            self._worker.runner.request_shutdown()
+            self._worker.runner.request_shutdown()  # not if refused: another machine would be, too
         if self._failure is not None:
             raise self._failure
         await self._claiming
@@ -446,10 +444,9 @@ class Session:
     async def _shut_down_when_idle(self, limit: float) -> None:
         # A claim request finds work within `PROMPT`. Of several task queues, the second is asked after two.
         limit = max(limit, PROMPT if len(self._worker.config.task_queue_ids) == 1 else 3 * PROMPT)
-        claiming = self._keeper.claiming
-        while (
-            idle := self._runs.idle_for()
-        ) < limit or claiming.is_retrying:  # it tells whether there is work
+        claiming, most = self._keeper.claiming, limit + RESPONSE_TIMEOUT
+        # An open request tells whether there is work, although the one before has failed.
+        while (idle := self._runs.idle_for()) < (most if claiming.is_retrying else limit):
             await self._worker.clock.sleep_async(limit - idle if idle < limit else FIRST_RESPONSE_INTERVAL)
         if not self._shutdown.has_begun:
             if (failure := claiming.failure) is None:

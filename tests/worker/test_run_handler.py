@@ -524,16 +524,13 @@ def returning(returned: Any, *, is_async: bool) -> type[WorkerLoop]:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-@pytest.mark.parametrize("returned", [False, 1, -1])
+@pytest.mark.parametrize("returned", [False, 1, -1, pytest.param(10**5000, id="large")])
 def test_a_handler_that_returns_a_failure_completes_with_a_warning(
     returned: object, *, is_async: bool
 ) -> None:
     result = run_handler(returning(returned, is_async=is_async), {})
     assert result.outcome == "completed"
-    warning = (
-        f"WARNING run_task returned {returned!r}, which has no effect: to fail the task, raise TaskFailed"
-    )
-    assert warning in result.log
+    assert "WARNING what run_task returned has no effect: to fail the task, raise TaskFailed\n" in result.log
 
 
 @pytest.mark.parametrize("returned", [None, True, 0, "done", 1.0])

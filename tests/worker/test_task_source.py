@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import pytest
 
 from taskqueue_client import Credentials
-from taskqueue_client.errors import InsufficientScopes
+from taskqueue_client.errors import InsufficientScopes, ServerError
 from taskqueue_client.local import Client, LocalQueue
+from taskqueue_client.local.faults import Respond
 from taskqueue_client.models import TaskClaim
 from taskqueue_client.worker import (
     SourceContext,
@@ -78,13 +79,30 @@ class Hanging(ClaimsWhenStopped):
         return await super().claim(count)
 
 
+class FailsOnceAndHangs(Hanging):
+    """Its second claim tells nothing until the worker shuts down."""
+
+    async def claim(self, count: int) -> Sequence[TaskClaim]:
+        if not self.counts:
+            return await super(ClaimsWhenStopped, self).claim(count)
+        self.called.set()
+        await self.stopped.wait()
+        return []
+
+
 class FailsToClose(ByListing):
     async def close(self) -> None:
         message = "closing failed"
         raise RuntimeError(message)
 
 
-def builder(world: World, make_source: TaskSourceFactory, *, max_tasks: int | None = None) -> Builder:
+def builder(
+    world: World,
+    make_source: TaskSourceFactory,
+    *,
+    max_tasks: int | None = None,
+    max_idle: float | None = None,
+) -> Builder:
     return Builder(
         root_url=world.local.root_url,
         credentials=world.local.credentials,
@@ -94,6 +112,7 @@ def builder(world: World, make_source: TaskSourceFactory, *, max_tasks: int | No
         worker_id="worker",
         concurrency=2,
         max_tasks=max_tasks,
+        max_idle=max_idle,
     )
 
 
@@ -125,6 +144,25 @@ class TestWorkersWithASourceOfTheirOwn:
         assert [world.status(each).state for each in tasks] == ["completed"] * 3
         assert all(1 <= count <= 2 for count in make.sources[0].counts)
         assert make.sources[0].is_closed
+
+    def test_end_some_time_after_max_idle_although_a_claim_after_a_failed_one_tells_nothing(
+        self, world: World
+    ) -> None:
+        world.local.faults.add(Respond(endpoint="queue.listPendingTasks", status=503))
+        make = Made(FailsOnceAndHangs)
+        worker = builder(world, make, max_idle=5.0)
+        worker.clock = clock = world.local.clock
+        started = clock.monotonic()
+
+        def has_ended(working: Working) -> bool:
+            clock.advance(seconds=0.5)
+            return not working.is_alive(0.03)
+
+        with Working(world, worker) as working:
+            until(lambda: has_ended(working))
+            with pytest.raises(ServerError):
+                working.wait_for_end()
+        assert 30 < clock.monotonic() - started < 60
 
     def test_make_a_new_source_in_each_session(self, world: World) -> None:
         make = Made(ByListing)

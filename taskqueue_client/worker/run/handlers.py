@@ -161,7 +161,7 @@ def _warn_of_status(returned: object, resources: RunResources) -> None:
     """Say that the task is completed although the handler returns what a `main` returns for a failure."""
     if returned is False or (type(returned) is int and returned):
         resources.log.logger.warning(
-            "run_task returned %r, which has no effect: to fail the task, raise TaskFailed", returned
+            "what run_task returned has no effect: to fail the task, raise TaskFailed"
         )
 
 
