@@ -74,7 +74,7 @@ Listed = tuple[str, Content | InvalidArgument]
 
 
 def listed(contents: Contents) -> list[Listed]:
-    """Return the artifacts to upload. Folders that are symbolic links are not entered."""
+    """Return the artifacts to upload. Links to folders are not entered, and refused if they lead out."""
     if isinstance(contents, Mapping):
         return [_checked(name, content) for name, content in contents.items()]
     allowed = "a mapping of names to contents, or a folder"
@@ -82,7 +82,12 @@ def listed(contents: Contents) -> list[Listed]:
     folder = Path(contents)
     if not contents or not folder.is_dir():
         raise InvalidArgument("artifacts", str(contents), allowed)
-    return [_checked(path.relative_to(folder).as_posix(), _inside(path, folder)) for path in files_in(folder)]
+    links: list[Path] = []
+    found = [(path, _inside(path, folder)) for path in files_in(folder, on_link=links.append)]
+    found += [
+        (link, target) for link in links if isinstance(target := _inside(link, folder), InvalidArgument)
+    ]
+    return [_checked(path.relative_to(folder).as_posix(), content) for path, content in sorted(found)]
 
 
 def _checked(name: str, content: Content | InvalidArgument) -> Listed:
@@ -218,7 +223,8 @@ def upload_artifacts(
         task_id: The task.
         run_id: The run.
         artifacts: Contents by name, or a folder: then the names are the paths relative to it. A symbolic link
-            that leads out of the folder is not uploaded; its outcome is an error.
+            that leads out of the folder is not uploaded; its outcome is an error. One to a folder within is
+            not entered.
         expires: When the artifacts expire.
         concurrency: The number of simultaneous uploads.
         storage: As for `upload_artifact`.

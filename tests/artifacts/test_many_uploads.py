@@ -52,10 +52,13 @@ def test_a_link_that_leads_out_of_the_folder_is_reported_and_not_uploaded(
 ) -> None:
     (tmp_path / "secret").write_bytes(b"secret")
     (folder / "stolen").symlink_to(tmp_path / "secret")
+    (folder / "all").symlink_to(tmp_path)
     (folder / "fine").symlink_to("private")
+    (folder / "same").symlink_to("public")
     (folder / "loop").symlink_to("loop")
     report = client.upload_many(folder)
-    assert [outcome.name for outcome in report.failed] == ["loop", "stolen"]
+    assert [outcome.name for outcome in report.failed] == ["all", "loop", "stolen"]
+    assert "same" not in {outcome.name.partition("/")[0] for outcome in report.outcomes}
     assert client.download("fine").content == b"private"
 
 
