@@ -43,8 +43,9 @@ Codes and statuses: the Queue's API reference, section errors.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
@@ -117,10 +118,21 @@ def _pickled(given: object) -> object:
     return given
 
 
-def _complaint(where: str, given: object, allowed: str, finding: str) -> str:
+def _complaint(
+    where: str, given: object, allowed: str, finding: str, written: Callable[[object], str] = repr
+) -> str:
     """Return a text such as `retries: 50 is not valid; expected a whole number, 0 to 49`."""
     expected = f"; expected {allowed}" if allowed else ""
-    return f"{where}: {finding or f'{shortened(repr(given))} is not valid'}{expected}"
+    return f"{where}: {finding or f'{shortened(written(given))} is not valid'}{expected}"
+
+
+def _as_in_json(given: object) -> str:
+    """Return a value as documents have it, without characters that control a terminal."""
+    try:
+        text = json.dumps(given, ensure_ascii=False)
+        return text if text.isprintable() else json.dumps(given)
+    except (TypeError, ValueError, RecursionError):  # JSON has no such value
+        return repr(given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +152,7 @@ class Problem:
     finding: str = ""
 
     def __str__(self) -> str:
-        return _complaint(self.path, self.given, self.allowed, self.finding)
+        return _complaint(self.path, self.given, self.allowed, self.finding, _as_in_json)
 
     def __reduce__(self) -> tuple[type[Self], tuple[object, ...]]:
         return type(self), (self.path, _pickled(self.given), self.allowed, self.finding)

@@ -311,7 +311,7 @@ def test_the_error_of_a_date_says_that_durations_are_allowed(key: str) -> None:
     with pytest.raises(InvalidDefinition) as caught:
         plan_task({**DEFAULTS, "metadata": {**DEFAULTS["metadata"], "name": "one"}, key: "2 hors"})
     assert str(caught.value.problems[0]) == (
-        f"$.{key}: '2 hors' is not valid; expected a duration like 2 hours, or a date-time like "
+        f'$.{key}: "2 hors" is not valid; expected a duration like 2 hours, or a date-time like '
         "2026-11-21T09:20:53.649Z"
     )
 
@@ -335,7 +335,7 @@ def test_a_dependency_that_expires_before_the_deadline_is_found_before_anything_
         plan_graph(with_defaults(graph, deadline="1 hour"), created=created)
     assert str(caught.value) == (
         "the task definition has 1 problem:\n"
-        "  $.tasks.late.deadline: '2026-11-21T12:20:53.649Z' is not valid; expected at or before "
+        '  $.tasks.late.deadline: "2026-11-21T12:20:53.649Z" is not valid; expected at or before '
         "2026-11-21T10:20:53.649Z, when the dependency 'b' expires"
     )
 

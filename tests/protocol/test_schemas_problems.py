@@ -182,13 +182,26 @@ def test_the_error_says_what_was_given_and_what_is_allowed() -> None:
     assert problem == Problem("$.retries", 50, "a whole number, 0 to 49")
 
 
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        (None, "null"),
+        ([True, "Bär's"], '[true, "Bär\'s"]'),
+        ("\x1b[31m\x9b", r'"\u001b[31m\u009b"'),
+        ({1, 2}, "{1, 2}"),
+    ],
+)
+def test_a_problem_shows_a_value_as_documents_have_it(given: object, written: str) -> None:
+    assert str(Problem("$.a", given, "a number")) == f"$.a: {written} is not valid; expected a number"
+
+
 def test_the_error_reads_well_and_is_one_about_an_argument() -> None:
     with pytest.raises(InvalidArgument) as invalid:
         check_definition(cast("TaskDefinition", {**GOOD, "payload": None, "retries": -1}), math.nan)
     assert str(invalid.value).splitlines() == [
         "the task definition has 2 problems:",
         "  $.retries: -1 is not valid; expected a whole number, 0 to 49",
-        "  $.payload: None is not valid; expected an object",
+        "  $.payload: null is not valid; expected an object",
     ]
 
 

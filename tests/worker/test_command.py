@@ -169,7 +169,7 @@ def test_a_proxy_is_given_to_a_command_only_if_it_is_true() -> None:
 
     result = run_handler(Builder, {"no": "no"})
     assert result.outcome == "malformed-payload"
-    assert "$.no: 'no' is not valid; expected bool" in str(result.error)
+    assert '$.no: "no" is not valid; expected bool' in str(result.error)
 
 
 def test_an_unknown_option_is_refused(context: CommandContext) -> None:

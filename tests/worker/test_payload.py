@@ -41,9 +41,9 @@ def test_every_violation_is_explained() -> None:
     payload = {"command": ["make", "", 3], "max time": 0, "since": "noon", "colour": "red", "size": 1}
     assert sorted(words(BUILD, payload)) == [
         "$.colour: unknown key; known keys: command, target, max time, since, child, ^x-",
-        "$.command[1]: '' is not valid; expected 1 or more characters",
+        '$.command[1]: "" is not valid; expected 1 or more characters',
         '$.command[2]: 3 is not valid; expected a value of type "string"',
-        "$.since: 'noon' is not valid; expected a string in the format \"date-time\"",
+        '$.since: "noon" is not valid; expected a string in the format "date-time"',
         "$.size: unknown key; known keys: command, target, max time, since, child, ^x-",
         "$.target: missing",
         "$['max time']: 0 is not valid; expected at least 1",
@@ -57,19 +57,19 @@ def test_every_violation_is_explained() -> None:
         ({"const": 1}, 2, "$: 2 is not valid; expected only 1"),
         ({"exclusiveMinimum": 1}, 1, "$: 1 is not valid; expected more than 1"),
         ({"multipleOf": 2}, 3, "$: 3 is not valid; expected a multiple of 2"),
-        ({"pattern": "^a"}, "b", "$: 'b' is not valid; expected a string that matches the pattern \"^a\""),
+        ({"pattern": "^a"}, "b", '$: "b" is not valid; expected a string that matches the pattern "^a"'),
         ({"uniqueItems": True}, [1, 1], "$: [1, 1] is not valid; expected a list without duplicates"),
         ({"not": {"type": "object"}}, {}, "$: {} should not be valid under {'type': 'object'}"),
         (
             {"propertyNames": {"maxLength": 1}},
             {"ab": 1},
-            "$: 'ab' is not valid; expected at most 1 characters",
+            '$: "ab" is not valid; expected at most 1 characters',
         ),
         (
             {"oneOf": [{"type": "integer"}, {"type": "array", "items": {"type": "integer"}}]},
             ["x"],
             (
-                "$: ['x'] is not valid; expected one of the alternatives: "
+                '$: ["x"] is not valid; expected one of the alternatives: '
                 '$: a value of type "integer" | $[0]: a value of type "integer"'
             ),
         ),
@@ -94,7 +94,7 @@ def test_a_date_time_may_have_any_offset_of_less_than_a_day(zone: str) -> None:
 @pytest.mark.parametrize("zone", ["+24:00", "+25:00", "-99:00", "+00:60", "-0860", "+24", "+2"])
 def test_a_date_time_has_no_offset_that_no_zone_has(zone: str) -> None:
     given = f"2026-11-21T10:00:00{zone}"
-    expected = f"$: '{given}' is not valid; expected a string in the format \"date-time\""
+    expected = f'$: "{given}" is not valid; expected a string in the format "date-time"'
     assert words({"format": "date-time"}, given) == [expected]
 
 
@@ -300,10 +300,10 @@ def test_a_path_can_be_read() -> None:
 
 
 MALFORMED: list[tuple[object, str]] = [
-    ("public/bär", "$.artifacts['public/bär']: 'public/bär' is not valid; expected ASCII"),
-    ("../x", "$.artifacts['public/bär']: '../x' is not valid; expected ASCII"),
+    ("public/bär", "$.artifacts['public/bär']: \"public/bär\" is not valid; expected ASCII"),
+    ("../x", "$.artifacts['public/bär']: \"../x\" is not valid; expected ASCII"),
     (0, "$.timeout: 0 is not valid; expected ASCII"),
-    (["a", "b"], "$.commands[1]: ['a', 'b'] is not valid; expected ASCII"),
+    (["a", "b"], '$.commands[1]: ["a", "b"] is not valid; expected ASCII'),
 ]
 REFUSED: dict[str, Any] = {
     "artifacts": {"public/bär": "../x"},

@@ -145,7 +145,7 @@ def test_a_payload_that_does_not_match_the_schema_is_malformed_and_the_handler_i
 def test_a_value_of_the_payload_that_a_method_refuses_makes_it_malformed(kind: type[WorkerLoop]) -> None:
     result = run_handler(kind, {"name": "../up"})
     assert result.outcome == "malformed-payload"
-    assert "$.name: '../up' is not valid; expected a path inside" in result.log
+    assert '$.name: "../up" is not valid; expected a path inside' in result.log
     assert "unless the handler sets allow_outside=True" in result.log  # the author of a task cannot do that
 
 
