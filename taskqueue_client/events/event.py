@@ -11,7 +11,6 @@ from typing import Any, Final, cast
 import msgspec
 
 from taskqueue_client import _arguments as arguments
-from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.models.messages import (
     ArtifactCreatedMessage,
     TaskGroupMessage,
@@ -59,17 +58,8 @@ class Event(msgspec.Struct, frozen=True):
     redeliveries: int = 0
 
     def __str__(self) -> str:
-        if isinstance(self.message, UnreadableMessage):
-            return f"{self.exchange} {self.message.routing_key}"
-        return f"{self.exchange} {_text(self.routing_key)}" if self.routing_key else self.exchange
-
-
-def _text(key: RoutingKey) -> str:
-    """Return the key as text; one with a part that is longer than the Queue makes it, as it was read."""
-    try:
-        return key.build()
-    except InvalidArgument:
-        return str(key)
+        key = self.message.routing_key if isinstance(self.message, UnreadableMessage) else self.routing_key
+        return f"{self.exchange} {key}"
 
 
 def read_event(

@@ -304,13 +304,8 @@ class TaskRoutingKey:
             fields[name] = None if fields[name] == MISSING else fields[name]
         return cls(**fields)
 
-    def build(self) -> str:
-        """Return the routing key as text.
-
-        Raises:
-            InvalidArgument: A value contains a dot, is empty, or is too long.
-        """
-        return _built(self, TASK_FIELDS)
+    def __str__(self) -> str:
+        return _key_text(self, TASK_FIELDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,13 +325,8 @@ class GroupRoutingKey:
         """
         return cls(**_parsed(text, GROUP_FIELDS))
 
-    def build(self) -> str:
-        """Return the routing key as text.
-
-        Raises:
-            InvalidArgument: A value contains a dot, is empty, or is too long.
-        """
-        return _built(self, GROUP_FIELDS)
+    def __str__(self) -> str:
+        return _key_text(self, GROUP_FIELDS)
 
 
 RoutingKey = TaskRoutingKey | GroupRoutingKey
@@ -368,8 +358,9 @@ def _run_id(text: str, word: str) -> int | None:
     return int(word)
 
 
-def _built(key: RoutingKey, fields: tuple[_Field, ...]) -> str:
-    return ".".join([KIND, *(_word(field, getattr(key, field.name)) for field in fields)])
+def _key_text(key: RoutingKey, fields: tuple[_Field, ...]) -> str:
+    values = (getattr(key, field.name) for field in fields)
+    return ".".join([KIND, *(MISSING if value is None else _as_text(value) for value in values)])
 
 
 def _matching(field: _Field, value: str | int | None) -> str:
@@ -383,14 +374,6 @@ def _matching(field: _Field, value: str | int | None) -> str:
     if not _VALUE.fullmatch(text) or len(text) > field.size:
         raise InvalidArgument(field.name, value, f"1 to {field.size} of a-z A-Z 0-9 - _")
     return text
-
-
-def _word(field: _Field, value: str | int | None) -> str:
-    """Return the value for a key. The reserved field is not checked: newer Queues may extend it."""
-    word = MISSING if value is None else _as_text(value)
-    if not field.several_words and (not 0 < len(word) <= field.size or set(word) & set(".*#")):
-        raise InvalidArgument(field.name, word, f"1 to {field.size} characters other than . * #")
-    return word
 
 
 def _as_text(value: object) -> str:

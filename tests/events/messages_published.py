@@ -74,7 +74,7 @@ def body(exchange: str, task_id: str, *, pool: str = "proj/linux", runs: int = 1
 def key_of(message: dict[str, Any]) -> str:
     """The routing key of a message about a task."""
     about = message["status"]
-    return TaskRoutingKey(
+    key = TaskRoutingKey(
         task_id=about["taskId"],
         run_id=message.get("runId"),
         worker_group=message.get("workerGroup"),
@@ -83,7 +83,8 @@ def key_of(message: dict[str, Any]) -> str:
         worker_type=about["workerType"],
         scheduler_id=about["schedulerId"],
         task_group_id=about["taskGroupId"],
-    ).build()
+    )
+    return str(key)
 
 
 class Publisher:

@@ -52,7 +52,7 @@ def test_every_recorded_message_is_read_without_loss(contract: Path) -> None:
         )
         assert isinstance(event.message, BY_NAME[event.exchange].message_type), name
         assert event.routing_key is not None, name
-        assert event.routing_key.build() == example["routingKey"], name
+        assert str(event.routing_key) == example["routingKey"], name
         assert [f"route.{route}" for route in event.routes] == example["headers"]["CC"], name
         assert _without_absent(msgspec.to_builtins(event.message)) == _times_in_utc(example["body"]), name
 
