@@ -6,8 +6,6 @@ Each view is one response: the Queue's own endpoints would take very many reques
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import math
 import re
 from collections import defaultdict, deque
@@ -25,6 +23,7 @@ from taskqueue_client.local.engine import Core
 from taskqueue_client.local.engine.scheduling import GROUP
 from taskqueue_client.local.engine.task_records import PRIORITIES
 from taskqueue_client.local.http.responses import plain_body
+from taskqueue_client.local.javascript_values import decode_base64
 from taskqueue_client.local.messages import Message
 from taskqueue_client.local.refusal import existing
 from taskqueue_client.local.times import SECOND, milliseconds
@@ -303,11 +302,7 @@ def _client_id(request: web.BaseRequest) -> str | None:
     if found := _CLIENT_ID.search(request.headers.get("Authorization", "")):
         return found[1]
     if found := _BEWIT.search(request.raw_path):
-        try:
-            decoded = base64.urlsafe_b64decode(found[1] + "=" * (-len(found[1]) % 4))
-        except binascii.Error:
-            return None
-        return decoded.partition(b"\\")[0].decode(errors="replace")
+        return decode_base64(found[1]).partition(b"\\")[0].decode(errors="replace")
     return None
 
 
