@@ -159,10 +159,7 @@ def read_text(body: bytes, content_type: str | None) -> str:
     codec = _codecs().get(_plain(charset))
     if codec is None:
         refuse("MalformedPayload", f"The charset {charset!r} of the payload is not supported; use utf-8")
-    try:
-        return body.decode(codec, "replace").removeprefix("\ufeff")
-    except UnicodeError as error:
-        refuse("MalformedPayload", f"The payload is not {charset}: {error}")
+    return body.decode(codec, "replace").removeprefix("\ufeff")
 
 
 def _plain(charset: str) -> str:
