@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import MAXYEAR, UTC, datetime, timedelta
 from functools import lru_cache
 
@@ -16,6 +17,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 LATEST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
 """The last moment that can be written."""
+
+_HOURS_ALONE = re.compile(r"[0-9-]+[Tt][0-9:.]+[+-][0-9]{2}")
+"""A time with a zone that JavaScript reads only where a space stands for the `T`."""
 
 
 def milliseconds(seconds: float) -> int:
@@ -47,7 +51,7 @@ def parse(given: str, name: str) -> int:
     Refuses a field, by its name in the request, that is not a date and time in the years 1 to 9999 of UTC.
     """
     try:
-        moment = datetime.fromisoformat(given.upper())
+        moment = datetime.fromisoformat("" if _HOURS_ALONE.fullmatch(given) else given.upper())
         in_utc = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
         refuse(

@@ -67,6 +67,10 @@ HELD_BY = {
         "engine/test_engine_workers.py",
         "test_a_worker_of_a_type_that_no_task_can_have_is_not_declared",
     ),
+    "a time with `T` whose zone is hours alone, such as `2026-11-21T10:00:00+01`": (
+        "test_differences.py",
+        "test_a_zone_of_hours_alone_is_read_only_after_a_space",
+    ),
     "`limit=0` on a list": (
         "test_service_defects.py",
         "test_a_limit_of_zero_gets_the_services_500_on_the_lists_that_have_it",
@@ -255,6 +259,15 @@ def test_a_source_that_only_one_of_javascript_and_python_reads_is_refused(
         definition["metadata"]["source"] = source
         reply = wire.json("PUT", f"{QUEUE}/task/{slugid()}", definition, key=wire.root)
         assert (source, reply.status) == (source, status)
+
+
+def test_a_zone_of_hours_alone_is_read_only_after_a_space(wire: Wire, task_factory: TaskFactory) -> None:
+    definition = task_factory()
+    day, _, time_of_day = definition["deadline"].removesuffix("Z").partition("T")
+    for separator, status in (("T", 400), ("t", 400), (" ", 200)):
+        definition["deadline"] = f"{day}{separator}{time_of_day}+00"
+        reply = wire.json("PUT", f"{QUEUE}/task/{slugid()}", definition, key=wire.root)
+        assert (reply.status, reply.json.get("code")) == (status, "InputError" if status == 400 else None)
 
 
 def test_every_name_has_a_back_end(wire: Wire) -> None:

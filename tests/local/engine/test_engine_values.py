@@ -42,6 +42,7 @@ def test_a_time_has_a_form_for_each_place() -> None:
         "2026-11-21 10:13:19.1209999+00:00",
         "2026-11-21T10:13:19.120",
         "2026-11-21T11:13:19.120+0100",
+        "2026-11-21 11:13:19.120+01",
     ],
 )
 def test_times_are_read_in_all_forms_that_the_service_takes(given: str) -> None:
