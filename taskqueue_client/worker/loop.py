@@ -34,6 +34,7 @@ from .run.task_run import TaskRun
 from .session import Session
 from .shutdown import Hooks, signals_restored
 from .threads import WorkerEventLoop, check_not_patched
+from .worker_log import log
 from .worker_runner import WorkerRunner
 
 if TYPE_CHECKING:
@@ -142,6 +143,7 @@ class WorkerLoop(ABC):
     ) -> None:
         _check_methods(self)
         _check_names(settings)
+        _warn_of_names(type(self), settings)
         check_kind("pulse", unless_text(pulse), PulseSettings | None)
         check_kinds(
             locals(), config_file=str | os.PathLike | None, clock=Clock | None, runner=WorkerRunner | None
@@ -369,6 +371,12 @@ _PARAMETERS = {
 }
 """The methods that the worker calls, each with the names of its arguments."""
 
+_OPTIONAL = (*_PARAMETERS, "payload_schema", "settings_type")
+"""The attributes that a class may define. Nobody may notice that the worker lacks one with a wrong name."""
+
+_LIKENESS = 0.8
+"""From this similarity on, a name is a misspelled hook; that of `on_message`, not one, is 0.56."""
+
 
 def _check_methods(worker: WorkerLoop) -> None:
     """Refuse methods that cannot be called, which each run would notice, and coroutine functions as hooks."""
@@ -390,6 +398,33 @@ def _check_names(settings: Mapping[str, object]) -> None:
         closest = get_close_matches(unknown[0], sorted(WorkerArguments.__optional_keys__), n=1)
         hint = f"; the closest known one is {closest[0]}" if closest else ""
         raise InvalidArgument(unknown[0], "", "", f"unknown argument{hint}")
+
+
+def _warn_of_names(kind: type[WorkerLoop], settings: Mapping[str, object]) -> None:
+    """Log attributes of a worker's class that look like hooks or settings and are neither.
+
+    They are not refused, because the class may use them itself.
+    """
+    classes = [each for each in kind.__mro__ if each not in WorkerLoop.__mro__]
+    own = {name: value for each in reversed(classes) for name, value in vars(each).items()}
+    unused = [each for each in _OPTIONAL if each not in own]
+    for name in sorted(each for each in own.keys() - dir(WorkerLoop) if not each.startswith("_")):
+        is_value = not hasattr(own[name], "__get__")  # neither a method nor a property
+        if is_value and name in WorkerSettings.__optional_keys__ and settings.get(name) is None:
+            log.warning(
+                "%s.%s has no effect: settings are arguments, variables or lines of a file",
+                *(kind.__name__, name),
+            )
+        elif closest := get_close_matches(name.lower(), unused, n=1, cutoff=_LIKENESS):
+            log.warning(
+                "%s.%s: the worker does not use it; the closest name that it uses is %s",
+                *(kind.__name__, name, closest[0]),
+            )
+        elif name.startswith("on_") and not is_value:
+            log.warning(
+                "%s.%s: the worker does not call it; the methods that it calls are %s",
+                *(kind.__name__, name, ", ".join(_PARAMETERS)),
+            )
 
 
 def _signature(method: object) -> Signature:

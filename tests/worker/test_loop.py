@@ -209,6 +209,67 @@ def test_a_hook_that_is_a_coroutine_function_is_refused(
         worker_for(world, lambda _: None)
 
 
+def log_of_class(caplog: pytest.LogCaptureFixture, **attributes: object) -> list[str]:
+    """Return what a worker logs when it is made, whose class `Builder` has these attributes."""
+    kind: Any = type("Builder", (WorkerLoop,), {"run_task": of_task, **attributes})
+    kind(root_url="https://tc.example.com", task_queue_id="proj/linux", worker_group="g", worker_id="w")
+    return caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("name", "closest"),
+    [
+        ("on_task_ended", "on_task_end"),
+        ("run_timelimit", "run_time_limit"),
+        ("on_termination_notice", "termination_notice"),
+        ("payload_shema", "payload_schema"),
+        ("payloadSchema", "payload_schema"),
+        ("setting_type", "settings_type"),
+    ],
+)
+def test_a_misspelled_hook_or_attribute_is_logged_with_the_closest_one(
+    caplog: pytest.LogCaptureFixture, name: str, closest: str
+) -> None:
+    assert log_of_class(caplog, **{name: of_task}) == [
+        f"Builder.{name}: the worker does not use it; the closest name that it uses is {closest}"
+    ]
+
+
+def test_a_method_that_is_named_like_a_hook_and_is_none_is_logged_with_all_hooks(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    [logged] = log_of_class(caplog, on_run_ended=of_task)
+    assert logged == (
+        "Builder.on_run_ended: the worker does not call it; the methods that it calls are run_task, "
+        "on_start, on_stop, on_task_end, run_time_limit, on_idle, termination_notice"
+    )
+
+
+@pytest.mark.parametrize("name", ["max_run_time", "concurrency"])
+def test_a_setting_that_is_an_attribute_of_the_class_is_logged(
+    caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    assert log_of_class(caplog, **{name: 60}) == [
+        f"Builder.{name} has no effect: settings are arguments, variables or lines of a file"
+    ]
+
+
+def test_attributes_that_a_class_uses_itself_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def init(worker: WorkerLoop, **settings: Any) -> None:
+        WorkerLoop.__init__(worker, concurrency=2, **settings)
+
+    own: dict[str, object] = {
+        "__init__": init,
+        "concurrency": 2,  # which it passes on
+        "max_run_time": property(str),
+        "payload_schema": {},
+        "payload_schemas": {},
+        "_on_task_ended": of_task,
+        "build": of_task,
+    }
+    assert log_of_class(caplog, **own) == []
+
+
 def without_self() -> None:
     """A method whose author has forgotten `self`."""
 
