@@ -103,10 +103,14 @@ def cannot_listen(server: str, host: str, port: int, error: OSError) -> InvalidA
 
 
 def converted(kind: type, given: Any) -> Any:
-    """Return a path or host, which msgspec cannot convert by itself; "" and a NUL character are refused."""
+    """Return a path or host, which msgspec cannot convert by itself; "" and a NUL character are refused.
+
+    A path may begin with `~`, which no shell has replaced in a file: a directory of that name would be made.
+    """
     if not os.fspath(given) or "\0" in os.fspath(given):
         raise ValueError("empty, or with a NUL character")
-    return kind(given)
+    # Not the method of `Path`, which fails if there is no home directory.
+    return kind(os.path.expanduser(given) if kind is Path else given)  # noqa: PTH111 - as above
 
 
 def _required(meaning: str) -> Any:

@@ -151,6 +151,15 @@ def test_a_value_that_is_not_allowed_is_refused_by_name(name: str, given: Any) -
     assert caught.value.allowed
 
 
+@pytest.mark.parametrize("given", ["~/work", Path("~/work")])
+def test_a_path_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatch, given: Any) -> None:
+    """No shell replaces the `~` in a file, in a variable of systemd, or after `--work-directory=`."""
+    monkeypatch.setenv("HOME", "/home/ci")
+    assert WorkerConfig(**IDENTITY, work_directory=given).work_directory == Path("/home/ci/work")
+    environ = {"TASKQUEUE_SIGNING_KEY": str(given)}
+    assert load_config(IDENTITY, environ=environ).signing_key == Path("/home/ci/work")
+
+
 @pytest.mark.parametrize("given", ["/scratch", Path("/scratch")])
 def test_a_path_may_be_text_or_any_path(tmp_path: Path, given: Any) -> None:
     file = written(tmp_path / "worker.yml", "concurrency: 2\n")
