@@ -158,7 +158,8 @@ def seconds(argument: str, given: object) -> float | None:
 
 def identifier(argument: str, given: object) -> str:
     """Return the id of a provisioner, worker type, worker group or worker."""
-    return text(argument, given, _IDENTIFIER, "1 to 38 of a-z A-Z 0-9 - _")
+    allowed = "1 to 38 of a-z A-Z 0-9 - _"
+    return text(argument, given, _IDENTIFIER, allowed if isinstance(given, str) else f"a str of {allowed}")
 
 
 def project_id(given: object) -> str:

@@ -269,6 +269,14 @@ def test_a_host_name_becomes_a_worker_id_that_the_queue_allows(name: str) -> Non
     assert found != other
 
 
+def test_the_error_about_a_worker_id_that_is_a_number_in_a_file_says_that_it_must_be_a_str(
+    tmp_path: Path,
+) -> None:
+    identity = {name: value for name, value in IDENTITY.items() if name != "worker_id"}
+    with pytest.raises(InvalidArgument, match=r"worker_id in .*: 17 .* expected a str of 1 to 38 of"):
+        load_config(identity, file=written(tmp_path / "worker.yml", "worker_id: 17"), environ={})
+
+
 @pytest.mark.parametrize("name", ["a" * 38, "machine-12", "A_b-3"])
 def test_a_valid_worker_id_stays_as_it_is(name: str) -> None:
     assert load_config({**IDENTITY, "worker_id": name}, environ={}).worker_id == name
