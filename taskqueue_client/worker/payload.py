@@ -6,13 +6,14 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from taskqueue_client._protocol.schemas import is_date_time_if_text, json_path
 from taskqueue_client.errors import InvalidArgument, Problem, shortened
 from taskqueue_client.worker.outcomes import MalformedPayload, Outcome, resolution_of
-from taskqueue_client.worker.worker_log import counted
+from taskqueue_client.worker.worker_log import counted, log
 
 if TYPE_CHECKING:
     import jsonschema
@@ -130,7 +131,7 @@ def _validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are incomple
         kind.check_schema(schema)
     except jsonschema.SchemaError as error:
         raise _wrong_schema(error.absolute_path, None, "", error.message) from None
-    _check_references(schema, str(kind.META_SCHEMA["$schema"]), EMPTY_REGISTRY)
+    _check_parts(schema, kind, EMPTY_REGISTRY)
     formats = jsonschema.FormatChecker(formats=FORMATS)
     formats.checks("date-time")(_is_date_time)
     extend: Any = jsonschema.validators.extend  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
@@ -254,14 +255,19 @@ def _wrong_schema(
     return InvalidArgument(f"payload_schema at {json_path(*path)}", given, allowed, shortened(finding))
 
 
-def _check_references(schema: Mapping[str, Any], draft: str, registry: Any) -> None:
+def _check_parts(schema: Mapping[str, Any], kind: Any, registry: Any) -> None:
+    """Refuse references without target, and log keywords that have no effect."""
     from referencing.exceptions import Unresolvable  # noqa: PLC0415 - as above
     from referencing.jsonschema import specification_with  # noqa: PLC0415 - as above
 
-    root = specification_with(draft).create_resource(schema)
+    root = specification_with(str(kind.META_SCHEMA["$schema"])).create_resource(schema)
     pending: list[tuple[Any, Any]] = [(registry.resolver_with_root(root), root)]
     for resolver, part in pending:  # which grows
-        reference = dict(_members(part.contents)).get("$ref")
+        keywords = dict(_members(part.contents))
+        for key, why in _without_effect(keywords, kind):
+            place = json_path(*next(_paths_to(part.contents, schema)), key)
+            log.warning("payload_schema at %s: unknown keyword, which has no effect: %s", place, why)
+        reference = keywords.get("$ref")
         try:
             if reference is not None:
                 resolver.lookup(reference)
@@ -269,6 +275,30 @@ def _check_references(schema: Mapping[str, Any], draft: str, registry: Any) -> N
             path = [*next(_paths_to(part.contents, schema)), "$ref"]
             raise _wrong_schema(path, reference, "a reference to an existing place in the schema") from None
         pending += [(resolver.in_subresource(each), each) for each in part.subresources()]
+
+
+def _without_effect(keys: Iterable[str | int], kind: Any) -> Iterator[tuple[str, str]]:
+    """Yield the keys of a part of a schema that its author takes for keywords, and why they are not.
+
+    They are not refused: JSON Schema allows any other key, and a key may be the target of references.
+    """
+    import jsonschema.validators as drafts  # noqa: PLC0415 - as above
+
+    modern = (drafts.Draft201909Validator, drafts.Draft202012Validator)
+    validators = (drafts.Draft4Validator, drafts.Draft6Validator, drafts.Draft7Validator, *modern)
+    known = {keyword for each in validators for keyword in each.VALIDATORS}
+    for key in keys:
+        if not isinstance(key, str) or key in kind.VALIDATORS:
+            continue
+        if key in known:
+            yield key, f"it is not one of {kind.META_SCHEMA['$schema']}"
+        elif closest := get_close_matches(key, known, n=1, cutoff=_LIKENESS):
+            yield key, f"the closest known one is {closest[0]}"
+
+
+_LIKENESS = 0.8
+"""From this similarity on, a key is a misspelled keyword; no keyword of any draft is so similar to another
+one that only annotates."""
 
 
 def _paths_to(wanted: object, value: object) -> Iterator[list[str | int]]:

@@ -200,6 +200,49 @@ def test_a_wrong_schema_is_an_error_that_names_the_place(schema: Any, place: str
     assert str(caught.value).startswith(place)
 
 
+@pytest.mark.parametrize(
+    ("schema", "place", "why"),
+    [
+        ({"requierd": ["a"]}, "$.requierd", "the closest known one is required"),
+        (
+            {"anyOf": [{}, {"additionalProperty": False}]},
+            "$.anyOf[1].additionalProperty",
+            "the closest known one is additionalProperties",
+        ),
+        (
+            {"dependencies": {"a": ["b"]}},
+            "$.dependencies",
+            "it is not one of https://json-schema.org/draft/2020-12/schema",
+        ),
+        (
+            {"$schema": "http://json-schema.org/draft-07/schema#", "unevaluatedProperties": False},
+            "$.unevaluatedProperties",
+            "it is not one of http://json-schema.org/draft-07/schema#",
+        ),
+    ],
+)
+def test_a_keyword_that_has_no_effect_is_logged(
+    caplog: pytest.LogCaptureFixture, schema: dict[str, Any], place: str, why: str
+) -> None:
+    PayloadSchema(schema)
+    assert caplog.messages == [f"payload_schema at {place}: unknown keyword, which has no effect: {why}"]
+
+
+def test_keys_that_annotate_and_keys_of_payloads_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    known = dict.fromkeys(["title", "description", "$comment", "contentMediaType", "contentEncoding"], "")
+    others: dict[str, object] = {
+        "minContains": 1,
+        "nullable": True,
+        "example": 1,
+        "x-order": 1,
+        "readOnly": True,
+        "then": {},
+    }
+    PayloadSchema({**known, **others, "$defs": {"type": {}}, "definitions": {}, "default": {"requierd": 1}})
+    PayloadSchema({"properties": {"requierd": {}, "types": {}}, "enum": [{"requierd": 1}]})
+    assert caplog.messages == []
+
+
 def test_a_schema_of_a_thousand_levels_is_an_error() -> None:
     schema: dict[str, Any] = {}
     for _ in range(1000):
