@@ -517,6 +517,23 @@ def test_idle_connections_of_strangers_use_few_descriptors_and_exclude_no_reader
         assert connection.getresponse().status in {206, 404}
 
 
+@pytest.mark.parametrize("open_server", ["live log", "proxy"], indirect=True)
+def test_connections_that_are_closed_because_there_are_too_many_are_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, open_server: str
+) -> None:
+    """The commands of a task get no other response than the end of the connection."""
+    monkeypatch.setattr(bounded_server, "MOST_CONNECTIONS", 5)
+    server = str(urlsplit(open_server).hostname), int(urlsplit(open_server).port or 0)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(socket.create_connection(server, WAIT)) for _ in range(8)]
+        for each in clients[:3]:
+            with suppress(ConnectionError):
+                assert each.recv(1) == b""
+    assert caplog.messages == [
+        f"the server on 127.0.0.1:{server[1]} has more than 5 connections: closing one for each further one"
+    ]
+
+
 def test_a_reader_that_keeps_its_connection_and_is_gone_excludes_no_other_for_long(
     monkeypatch: pytest.MonkeyPatch, log: TaskLog
 ) -> None:

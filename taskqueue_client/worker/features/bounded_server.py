@@ -49,6 +49,7 @@ class BoundedServer(web.Server):
             auto_decompress=False,  # the proxy passes on bodies with their Content-Encoding
         )
         self._silent: dict[web.RequestHandler, asyncio.Transport] = {}
+        self._was_full = False
 
     async def start(self, listener: socket.socket, closing: float) -> None:
         """Accept connections on a socket, until `stop`, which gives open requests `closing` seconds."""
@@ -76,6 +77,13 @@ class BoundedServer(web.Server):
         super().connection_made(handler, transport)
         self._silent[handler] = transport
         if len(self.connections) > MOST_CONNECTIONS:
+            if not self._was_full:  # once, as strangers could fill the log
+                self._was_full = True
+                host, port, *_ = self._listener.getsockname()
+                log.warning(
+                    "the server on %s:%d has more than %d connections: closing one for each further one",
+                    *(host, port, MOST_CONNECTIONS),
+                )
             self._silent.pop(next(iter(self._silent))).abort()
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
