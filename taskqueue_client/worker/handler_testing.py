@@ -37,7 +37,7 @@ from .commands.masking import Secrets
 from .commands.run_processes import Guardian
 from .commands.task_log import TaskLog
 from .commands.work_directory import WorkDirectories
-from .loop import WorkerLoop, check_has_settings
+from .loop import WorkerLoop, check_has_settings, schema_of
 from .monitoring.tracing import NO_TRACING
 from .outcomes import LOST, UPLOADED_BEFORE, Outcome, resolution_of
 from .run.declared_artifacts import DeclaredArtifact, outcome_of_failed_upload, severity, with_failed_upload
@@ -197,7 +197,7 @@ def _shared(worker: WorkerLoop, stack: ExitStack) -> SharedResources:
         secrets=Secrets(),
         live_logs=None,
         tracing=NO_TRACING,
-        schema=worker.schema,
+        schema=schema_of(worker),
         run_time_limit=worker.run_time_limit,
         download_attempts=once.attempts,
     )

@@ -338,7 +338,7 @@ class WorkerLoop(ABC):
         """Run one session. It is made in its loop, so that calls meanwhile are made when it has started."""
         try:
             with self.__lock:
-                session = self.__session = Session(self, self.__credentials)
+                session = self.__session = Session(self, self.__credentials, schema_of(self))
             if self.runner is not None:
                 self.__listen(self.runner)
             if not self.__shutdown_requested:
@@ -358,6 +358,18 @@ def check_has_settings(worker: WorkerLoop) -> None:
         raise RuntimeError(
             f"{type(worker).__name__}.__init__ must call super().__init__(…) with the settings"
         )
+
+
+def schema_of(worker: WorkerLoop) -> PayloadSchema | None:
+    """Return the checked `payload_schema`, also of a worker whose `__init__` or `on_start` has set it itself.
+
+    Raises:
+        InvalidArgument: It is not allowed.
+    """
+    given, checked = worker.payload_schema, worker.schema
+    if given is (None if checked is None else checked.given):
+        return checked
+    return None if given is None else PayloadSchema(given)
 
 
 _PARAMETERS = {

@@ -36,6 +36,9 @@ class PayloadSchema:
     `$schema` names its draft by the draft's own URI; default: 2020-12. References must be to places in the
     schema itself; no schemas are fetched.
 
+    Attributes:
+        given: The schema as it was passed.
+
     Raises:
         InvalidArgument: The schema is not a dict, names an unknown draft, does not match its draft, or has a
             reference without target.
@@ -44,6 +47,7 @@ class PayloadSchema:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         if not isinstance(schema, dict):
             raise _wrong_schema([], schema, "a dict with a JSON Schema")
+        self.given: Mapping[str, Any] = schema
         try:
             self._validator = _validator(schema)
             next(self._validator.iter_errors(None), None)  # ends, unless it refers to itself at once

@@ -49,6 +49,7 @@ from .worker_log import counted, log
 if TYPE_CHECKING:
     from .features.live_log import LiveLogs
     from .loop import WorkerLoop
+    from .payload import PayloadSchema
 
 EXPIRY_WARNING = 300.0
 """The worker warns so many seconds before its credentials expire. A runner replaces them earlier."""
@@ -69,8 +70,11 @@ class Session:
     The methods that are not coroutines may be called from any thread, before `run` and until it returns.
     """
 
-    def __init__(self, worker: WorkerLoop, credentials: Credentials | None) -> None:
+    def __init__(
+        self, worker: WorkerLoop, credentials: Credentials | None, schema: PayloadSchema | None
+    ) -> None:
         self._worker = worker
+        self._schema = schema
         config = worker.config
         self._calls = ThreadsafeCalls(asyncio.get_running_loop())
         self._credentials = credentials
@@ -219,7 +223,7 @@ class Session:
             secrets=self._secrets,
             live_logs=live_logs,
             tracing=self._tracing,
-            schema=worker.schema,
+            schema=self._schema,
             run_time_limit=self._run_time_limit,
         )
 

@@ -442,6 +442,14 @@ class TestPayloads:
         work(world, lambda _: None, schema=self.SCHEMA)
         assert reasons(world, task_id) == ["completed"]
 
+    def test_the_schema_may_be_set_when_the_settings_are_known(self, world: World) -> None:
+        """As by an `__init__` that reads the schema from a file of the settings."""
+        worker, task_id = worker_for(world, lambda _: None, max_tasks=1), world.create({"target": 7})
+        setattr(worker, "payload_schema", self.SCHEMA)  # noqa: B010 - type checkers refuse it
+        assert run_handler(worker, {"target": 7}).outcome == "malformed-payload"
+        worker.run()
+        assert reasons(world, task_id) == ["malformed-payload"]
+
     def test_one_that_is_huge_is_malformed_like_others(self, world: World) -> None:
         task_id = world.create({"target": ["x" * 1000] * 8000})
         work(world, lambda _: None, schema=self.SCHEMA)
