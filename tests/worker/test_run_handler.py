@@ -24,6 +24,7 @@ from taskqueue_client import (
     InternalError,
     LocalQueue,
     Queue,
+    TaskFailed,
     TaskRun,
     WorkerLoop,
     slugid,
@@ -524,7 +525,9 @@ def returning(returned: Any, *, is_async: bool) -> type[WorkerLoop]:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-@pytest.mark.parametrize("returned", [False, 1, -1, pytest.param(10**5000, id="large")])
+@pytest.mark.parametrize(
+    "returned", [False, 1, -1, pytest.param(10**5000, id="large"), TaskFailed("x"), ValueError()]
+)
 def test_a_handler_that_returns_a_failure_completes_with_a_warning(
     returned: object, *, is_async: bool
 ) -> None:

@@ -158,8 +158,8 @@ async def _raised_by_coroutine(
 
 
 def _warn_of_status(returned: object, resources: RunResources) -> None:
-    """Say that the task is completed although the handler returns what a `main` returns for a failure."""
-    if returned is False or (type(returned) is int and returned):
+    """Say that the task is completed although the handler returns an error, or what a `main` returns then."""
+    if returned is False or (type(returned) is int and returned) or isinstance(returned, BaseException):
         resources.log.logger.warning(
             "what run_task returned has no effect: to fail the task, raise TaskFailed"
         )
