@@ -163,7 +163,7 @@ def outcome_for(reason: str) -> type[Outcome]:
 
 
 class Canceled(threading.Event):
-    """Set when a handler should stop: wait for it, look at it, or call `check`.
+    """Set when a handler should stop: wait for it, look at it, or call `check`. True if it is set.
 
     Attributes:
         reason: Why the handler should stop; None until the event is set.
@@ -172,6 +172,10 @@ class Canceled(threading.Event):
     def __init__(self) -> None:
         super().__init__()
         self.reason: Outcome | None = None
+
+    def __bool__(self) -> bool:
+        """Without it, `while not task.canceled` would end at once, and the task be completed."""
+        return self.is_set()
 
     def cancel(self, reason: Outcome) -> None:
         """Set the event. The first reason stays."""

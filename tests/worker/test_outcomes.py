@@ -96,6 +96,14 @@ def test_an_exception_that_is_not_a_group_is_returned_unchanged() -> None:
     assert outcome_of(None, {}) is None
 
 
+def test_a_run_is_canceled_in_a_condition_when_the_event_is_set() -> None:
+    """As in `while not task.canceled`; an event of `threading` is always true."""
+    canceled = outcomes.Canceled()
+    assert not canceled
+    canceled.cancel(outcomes.WorkerShutdown())
+    assert canceled
+
+
 def test_a_handler_that_checks_whether_it_should_stop_learns_why_the_claim_was_lost() -> None:
     canceled = outcomes.Canceled()
     canceled.cancel(outcomes.ClaimLost("the task was canceled", reason=LossReason.CANCELED))
