@@ -209,7 +209,7 @@ class WorkerConfig:
     live_log_url: str | None = _optional(
         _HTTP_URL,
         "The URL by which readers reach the server of `live_log`, as through a reverse proxy; None: http:// "
-        "with its address and port.",
+        "with its address and port, which no other machine reaches if the address is 0.0.0.0.",
     )
     live_log_host: str = _setting(
         "127.0.0.1", _HOST, "The address to serve logs on; other machines cannot reach the default."

@@ -63,6 +63,9 @@ FILES_OF_WORKER = 50
 FILES_OF_RUN = 8
 """File descriptors that a run needs: two for a command, the others for its proxy and for captured output."""
 
+_ALL_ADDRESSES = {"0.0.0.0", "::"}  # noqa: S104 - nothing listens here
+"""Addresses to listen on that are no addresses of a machine."""
+
 
 class Session:
     """Runs a worker, in the event loop that it is made in. `run` must be the next thing that the loop does.
@@ -239,6 +242,12 @@ class Session:
         live_logs = LiveLogs(config.live_log_host, config.live_log_port, config.live_log_url)
         stack.callback(live_logs.close)
         log.info("serving the logs of runs at %s", live_logs.url)
+        if config.live_log_url is None and config.live_log_host in _ALL_ADDRESSES:
+            log.warning(
+                "live.log leads to %s, which no other machine can reach: set live_log_url, such as "
+                "http://NAME-OF-THIS-MACHINE:PORT",
+                live_logs.url,
+            )
         return live_logs
 
     def _make_monitor(self, stack: AsyncExitStack) -> Monitor | None:

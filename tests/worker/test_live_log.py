@@ -458,6 +458,17 @@ class TestRuns:
         kind, _ = link_of(world, task_id) or ("", "")
         assert kind == StorageType.S3
 
+    @pytest.mark.parametrize(
+        ("host", "url", "is_logged"),
+        [("0.0.0.0", None, True), ("0.0.0.0", "http://here", False), ("127.0.0.1", None, False)],
+    )
+    def test_a_url_that_no_other_machine_can_reach_is_logged(
+        self, world: World, caplog: pytest.LogCaptureFixture, host: str, url: str | None, *, is_logged: bool
+    ) -> None:
+        world.create()
+        work(world, lambda _: None, live_log=True, live_log_host=host, live_log_url=url)
+        assert ("no other machine can reach: set live_log_url" in caplog.text) == is_logged
+
     def test_a_port_that_is_taken_ends_the_worker_before_it_claims(self, world: World) -> None:
         task_id = world.create()
         with socket.create_server(("127.0.0.1", 0)) as taken:
