@@ -28,7 +28,8 @@ from taskqueue_client.local.faults import Respond
 from taskqueue_client.models import StorageType
 from taskqueue_client.worker.commands.work_directory import open_folder
 from taskqueue_client.worker.features import upstream
-from taskqueue_client.worker.features.upstream import UpstreamArtifact
+from taskqueue_client.worker.features.upstream import UpstreamArtifact, upstream_of_payload
+from taskqueue_client.worker.outcomes import MalformedPayload
 from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World
 from tests.worker.run_outcomes import reasons
@@ -349,6 +350,23 @@ def test_an_artifact_is_required_if_one_of_several_entries_says_so(
         {"taskId": build, "paths": ["public/none"]},
     ]
     assert isinstance(failed_with(run, "upstream_artifacts", entries), ErrorArtifact)
+
+
+@pytest.mark.parametrize(
+    ("key", "closest"), [("path", "paths"), ("format", "formats"), ("optinal", "optional")]
+)
+def test_a_misspelled_key_of_an_entry_is_refused(
+    build: str, run: Callable[..., str], key: str, closest: str
+) -> None:
+    """An entry without `paths` stands for all artifacts."""
+    entry = {"taskId": build, "paths": ["public/build/a.txt"], "locale": "de"}
+    entry[key] = entry.pop(closest, "x")
+    error = failed_with(run, "upstream_artifacts", [entry])
+    assert isinstance(error, InvalidArgument)
+    words = f"unknown key {key!r}, the closest known one is {closest!r} - at `$[0]`"
+    assert error.finding == words
+    with pytest.raises(MalformedPayload, match=re.escape(words)):
+        upstream_of_payload({"upstreamArtifacts": [entry]}, {build})
 
 
 MALFORMED: list[dict[str, Any]] = [

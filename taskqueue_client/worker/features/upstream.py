@@ -10,6 +10,7 @@ import posixpath
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from stat import S_ISREG
@@ -74,6 +75,11 @@ class UpstreamTask(msgspec.Struct, frozen=True, rename="camel"):
 
 prepare(UpstreamTask)
 
+_KEYS = frozenset(UpstreamTask.__struct_encode_fields__)
+
+_LIKENESS = 0.85
+"""From this similarity on, a key is misspelled; that of `task`, which is not, to `taskId` is 0.8."""
+
 
 class DownloadOptions(TypedDict, total=False):
     """Options of `TaskRun.download_artifact`.
@@ -134,14 +140,28 @@ class UpstreamArtifact:
 
 
 def upstream_tasks(given: Any) -> list[UpstreamTask]:
-    """Read a list of upstream artifacts."""
+    """Read a list of upstream artifacts.
+
+    Unknown keys are ignored, as scripts of scriptworker have their own. A misspelled key is refused: `path`
+    instead of `paths` would stand for all artifacts of the task.
+    """
     try:
-        listed = cast("object", given if isinstance(given, (str, dict)) else [*given])
-        return msgspec.convert(listed, list[UpstreamTask])
+        listed = cast("list[Any]", given if isinstance(given, (str, dict)) else [*given])
+        tasks = msgspec.convert(listed, list[UpstreamTask])
+        _check_keys(listed)
     except (msgspec.ValidationError, TypeError) as error:
         raise InvalidArgument(
             "upstream", cast("object", given), "a list of {taskId, paths, …}", str(error)
         ) from None
+    return tasks
+
+
+def _check_keys(listed: list[Mapping[str, Any]]) -> None:
+    for index, entry in enumerate(listed):
+        for key in sorted(entry.keys() - _KEYS):
+            if closest := get_close_matches(key, _KEYS, n=1, cutoff=_LIKENESS):
+                finding = f"unknown key {key!r}, the closest known one is {closest[0]!r} - at `$[{index}]`"
+                raise msgspec.ValidationError(finding)
 
 
 def upstream_of_payload(payload: Mapping[str, Any], allowed: Container[str]) -> list[UpstreamTask]:
