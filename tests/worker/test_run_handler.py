@@ -32,6 +32,7 @@ from taskqueue_client import (
 from taskqueue_client.errors import ConnectionFailed, InvalidArgument
 from taskqueue_client.testing import TaskFactory, TaskResult, TaskRunner, run_handler
 from taskqueue_client.worker import handler_testing
+from taskqueue_client.worker.commands.command import CommandResult
 from taskqueue_client.worker.run import handlers
 from taskqueue_client.worker.threads import EventThread
 
@@ -526,7 +527,12 @@ def returning(returned: Any, *, is_async: bool) -> type[WorkerLoop]:
 
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize(
-    "returned", [False, 1, -1, pytest.param(10**5000, id="large"), TaskFailed("x"), ValueError()]
+    "returned",
+    [
+        *(False, 1, -1, pytest.param(10**5000, id="large"), TaskFailed("x"), ValueError()),
+        *(CommandResult(1, None, 0, 0, 0, 0), CommandResult(None, 9, 0, 0, 0, 0)),
+        subprocess.CompletedProcess[str]("make", 2),
+    ],
 )
 def test_a_handler_that_returns_a_failure_completes_with_a_warning(
     returned: object, *, is_async: bool
@@ -536,7 +542,18 @@ def test_a_handler_that_returns_a_failure_completes_with_a_warning(
     assert "WARNING what run_task returned has no effect: to fail the task, raise TaskFailed\n" in result.log
 
 
-@pytest.mark.parametrize("returned", [None, True, 0, "done", 1.0])
+@pytest.mark.parametrize(
+    "returned",
+    [
+        None,
+        True,
+        0,
+        "done",
+        1.0,
+        CommandResult(0, None, 0, 0, 0, 0),
+        subprocess.CompletedProcess[str]("make", 0),
+    ],
+)
 def test_a_handler_that_returns_another_value_gets_no_warning(returned: object) -> None:
     assert "returned" not in run_handler(returning(returned, is_async=False), {}).log
 

@@ -12,8 +12,10 @@ import traceback
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
+from subprocess import CompletedProcess
 from typing import Any, NamedTuple, Self, cast
 
+from taskqueue_client.worker.commands.command import CommandResult
 from taskqueue_client.worker.config import INTERVAL
 from taskqueue_client.worker.outcomes import (
     IntermittentTask,
@@ -159,7 +161,14 @@ async def _raised_by_coroutine(
 
 def _warn_of_status(returned: object, resources: RunResources) -> None:
     """Say that the task is completed although the handler returns an error, or what a `main` returns then."""
-    if returned is False or (type(returned) is int and returned) or isinstance(returned, BaseException):
+    if isinstance(returned, CommandResult):
+        is_failure = returned.exit_code != 0
+    elif isinstance(returned, CompletedProcess):
+        is_failure = returned.returncode != 0
+    else:
+        is_status = type(returned) is int and returned != 0
+        is_failure = returned is False or is_status or isinstance(returned, BaseException)
+    if is_failure:
         resources.log.logger.warning(
             "what run_task returned has no effect: to fail the task, raise TaskFailed"
         )
