@@ -124,7 +124,7 @@ def _call(run_task: Callable[[TaskRun], object], resources: RunResources) -> Non
     calls = UnawaitedCalls()
     returned = run_task(TaskRun(resources, calls))
     calls.check(returned)
-    _warn_of_status(returned, resources)
+    _warn_of_returned_failure(returned, resources)
 
 
 def _raised_by(function: Callable[[], object]) -> BaseException | None:
@@ -151,7 +151,7 @@ async def _raised_by_coroutine(
         calls = UnawaitedCalls()
         returned = await run_task(TaskRun(resources, calls))
         calls.check(returned)
-        _warn_of_status(returned, resources)
+        _warn_of_returned_failure(returned, resources)
     except BaseException as error:  # noqa: BLE001 - as above
         _end_child_of(process, error)
         return error
@@ -159,7 +159,7 @@ async def _raised_by_coroutine(
     return None
 
 
-def _warn_of_status(returned: object, resources: RunResources) -> None:
+def _warn_of_returned_failure(returned: object, resources: RunResources) -> None:
     """Say that the task is completed although the handler returns an error, or what a `main` returns then."""
     if isinstance(returned, CommandResult):
         is_failure = returned.exit_code != 0
