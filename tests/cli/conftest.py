@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from taskqueue_client import Queue, slugid
+from taskqueue_client.clock import SystemClock
 from tests.cli.command import Report, Worker
 
 
@@ -19,6 +20,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty directory, in which the command runs."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts of the command in this process follow each other at once."""
+
+    def sleep(*_: object) -> None: ...
+
+    async def sleep_async(*_: object) -> None: ...
+
+    monkeypatch.setattr(SystemClock, "sleep", sleep)
+    monkeypatch.setattr(SystemClock, "sleep_async", sleep_async)
 
 
 @pytest.fixture

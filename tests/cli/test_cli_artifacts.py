@@ -173,6 +173,7 @@ def test_getting_an_error_artifact_prints_its_reason(running: Running, queue: Qu
     assert queue.artifact_info(task_id, 0, "public/x").storage_type == "error"
 
 
+@pytest.mark.usefixtures("without_pauses")
 @pytest.mark.parametrize(
     "part", ["HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\n\r\nall that there is"], ids=["head", "length"]
 )

@@ -338,6 +338,7 @@ def test_certificates_that_cannot_be_read_are_wrong(monkeypatch: pytest.MonkeyPa
     assert "/nowhere/ca.pem" in message
 
 
+@pytest.mark.usefixtures("without_pauses")
 def test_storage_that_cannot_be_reached_is_wrong(deployment: LocalQueue, running: tuple[str, Queue]) -> None:
     task_id, run_queue = running
     assert verdicts("--task", task_id)["storage"][0] == "note"

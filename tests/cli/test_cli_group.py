@@ -94,6 +94,7 @@ def test_a_root_url_of_another_server_is_named(
     )
 
 
+@pytest.mark.usefixtures("without_pauses")
 @pytest.mark.usefixtures("deployment")
 @pytest.mark.parametrize("arguments", [["status", "fN1SbArXTPSVFNUvaOlinQ"], ["doctor"]])
 def test_a_proxy_of_the_worker_that_is_not_there_is_named(
@@ -116,6 +117,7 @@ def test_a_root_url_of_a_server_that_responds_with_a_web_page_is_named(
     assert "): check TASKCLUSTER_ROOT_URL\n" in printed
 
 
+@pytest.mark.usefixtures("without_pauses")
 @pytest.mark.parametrize("arguments", [["status", "fN1SbArXTPSVFNUvaOlinQ"], ["doctor"]])
 def test_a_proxy_that_gets_too_many_requests_is_not_taken_for_another_server(
     arguments: list[str], deployment: LocalQueue

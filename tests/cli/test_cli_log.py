@@ -223,6 +223,7 @@ def test_after_the_end_of_a_worker_that_streamed_its_log_the_uploaded_log_is_pri
     assert followed(running, queue) == "one\n"
 
 
+@pytest.mark.usefixtures("without_pauses")
 def test_after_the_end_of_a_stream_a_follower_does_not_say_that_there_was_no_log(
     running: Running, queue: Queue
 ) -> None:
@@ -239,6 +240,7 @@ def test_after_the_end_of_a_stream_a_follower_does_not_say_that_there_was_no_log
     assert words.endswith("is running on worker g/w, which uploads new lines now and then")
 
 
+@pytest.mark.usefixtures("without_pauses")
 def test_after_a_stream_breaks_a_follower_does_not_say_that_there_was_no_log(
     running: Running, queue: Queue
 ) -> None:

@@ -201,7 +201,7 @@ def test_an_unknown_dependency_is_named_and_nothing_is_created(graph: dict[str, 
     graph["tasks"]["build"]["dependencies"] = ["fetsh"]
     graph["tasks"]["build"].pop("payload")
     line = refused("submit", write(graph))
-    assert "$.tasks.build.dependencies[0]: 'fetsh'" in line
+    assert '$.tasks.build.dependencies[0]: "fetsh"' in line
     assert "did you mean 'fetch'?" in line
     assert queue.task_queue_counts("proj/linux").pending_tasks == 0
 
@@ -331,6 +331,7 @@ def test_the_advice_does_not_cancel_other_tasks_of_an_existing_group(
     assert line.endswith(f"(1 of 2 tasks were); to cancel what was created: taskqueue cancel {created}")
 
 
+@pytest.mark.usefixtures("without_pauses")
 @pytest.mark.parametrize("group", [{}, {"taskGroupId": slugid()}], ids=["a new group", "an existing group"])
 def test_a_task_that_may_have_been_created_is_named(
     definition: dict[str, Any], deployment: LocalQueue, queue: Queue, group: dict[str, str]

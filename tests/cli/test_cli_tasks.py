@@ -457,6 +457,7 @@ def test_a_command_for_several_tasks_ends_at_the_first_one_if_its_credentials_ar
     assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.usefixtures("without_pauses")
 @pytest.mark.parametrize(
     ("words", "endpoint"), [(["rerun"], "rerunTask"), (["cancel"], "cancelTask"), (["status"], "")], ids=str
 )
@@ -469,6 +470,7 @@ def test_a_call_without_a_response_may_have_taken_effect(
     assert result.stderr.endswith(f"; {endpoint} may have taken effect\n") is bool(endpoint)
 
 
+@pytest.mark.usefixtures("without_pauses")
 def test_a_copy_that_may_have_been_created_is_named(
     create: Create, queue: Queue, local_queue: LocalQueue
 ) -> None:
