@@ -141,6 +141,8 @@ _ODD_NUMBER = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 
 _BRACE = ord("{")
 
+_DATES = ("created", "deadline", "expires")
+
 _SLUGIDS = re.compile(f"(?:{SLUGID.pattern}\n)*+")
 _SLUGID_AND_NEWLINE = 23  # characters
 
@@ -152,15 +154,16 @@ def check_definition(definition: TaskDefinition, now: float) -> bytes:
     """
     try:
         encoded = msgspec.json.encode(definition, enc_hook=json_value)
-        odd_numbers = _number_problems(definition) if b"null" in encoded else []
+        odd_values = _number_problems(definition) if b"null" in encoded else []
     except (TypeError, ValueError, RecursionError) as error:
         problems = _encoding_problems(definition) or [
             Problem("$", type(definition), f"values that JSON has ({error})")
         ]
         raise InvalidDefinition(problems) from error
     has_nul = b"\\u0000" in encoded and _NUL.search(encoded) is not None
-    if has_nul or odd_numbers or not _is_valid(encoded, now):
-        _raise_problems(encoded, now, odd_numbers, has_nul=has_nul)
+    odd_values += _local_times(definition)
+    if has_nul or odd_values or not _is_valid(encoded, now):
+        _raise_problems(encoded, now, odd_values, has_nul=has_nul)
     return encoded
 
 
@@ -372,6 +375,18 @@ def _text_problems(document: object) -> Iterator[Problem]:
     for path, given in _everything_in(document):
         if isinstance(given, str) and _NO_TEXT.search(given):
             yield Problem(json_path(*path), given, "a string without U+0000 and without lone surrogates")
+
+
+def _local_times(definition: object) -> list[Problem]:
+    """Return each date that is a `datetime` without a zone: it may be local, and would be sent as UTC."""
+    if not isinstance(definition, Mapping):
+        return []
+    dates = {key: cast("Mapping[str, object]", definition).get(key) for key in _DATES}
+    return [
+        Problem(f"$.{key}", given, "a datetime with a time zone")
+        for key, given in dates.items()
+        if isinstance(given, datetime) and given.tzinfo is None
+    ]
 
 
 def _number_problems(definition: object) -> list[Problem]:

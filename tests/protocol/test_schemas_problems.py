@@ -71,6 +71,13 @@ def test_every_problem_is_listed_with_its_json_path() -> None:
     ]
 
 
+@pytest.mark.parametrize("key", ["created", "deadline", "expires"])
+def test_a_datetime_without_a_time_zone_is_refused_as_it_may_be_local(key: str) -> None:
+    local = NOW.replace(tzinfo=None)
+    assert problems_of({**GOOD, key: local}) == [Problem(f"$.{key}", local, "a datetime with a time zone")]
+    assert problems_of({**GOOD, "deadline": NOW}) == []
+
+
 @pytest.mark.parametrize("odd", ["\0", "a\0b", "\ud800", "b\udfff"])
 def test_a_text_that_the_queue_cannot_keep_is_found_wherever_it_stands(odd: str) -> None:
     faulty = {
