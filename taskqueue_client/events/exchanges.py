@@ -187,13 +187,15 @@ def for_route(
         exchanges: The exchanges to bind to, by default all that publish messages about tasks.
 
     Raises:
-        InvalidArgument: The route is empty or too long, or contains an empty word.
+        InvalidArgument: The route is empty or too long, contains an empty word, or begins with `route.`.
     """
     allowed = f"words joined by dots, at most {LONGEST_KEY - len('route.')} bytes"
     arguments.check_kind("route", route, str, allowed)
     key = f"route.{_as_text(route)}"
     if "" in route.split(".") or len(key.encode()) > LONGEST_KEY:
         raise InvalidArgument("route", route, allowed)
+    if route.startswith("route."):  # would match no message, without a word
+        raise InvalidArgument("route", route, "a route as in a definition, without the prefix 'route.'")
     return tuple(Binding(exchange.full_name, key) for exchange in exchanges)
 
 

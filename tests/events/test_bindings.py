@@ -108,6 +108,11 @@ def test_an_invalid_route_is_refused(route: Any) -> None:
         events.for_route(route)
 
 
+def test_a_route_with_the_prefix_of_its_routing_key_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"without the prefix 'route\.'"):
+        events.for_route("route.index.my.thing")
+
+
 def test_for_task_binds_to_all_task_exchanges() -> None:
     bindings = events.for_task(TASK)
     assert len(bindings) == 8
