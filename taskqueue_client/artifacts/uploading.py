@@ -33,6 +33,7 @@ from .transfers import SKIP_CDN, Target, Transfer, TransferClient, putting, repo
 _WORTH_COMPRESSING = 1024  # smaller content is not compressed by default: it fits into a network packet
 
 _UNREADABLE_ON_S3 = re.compile(r"[%\[\]|\\]|//")
+_LOOKS_PUBLIC = re.compile(r"[/\\]*public[/\\]", re.IGNORECASE)
 _UNREADABLE_AS_OBJECT = re.compile(r"[^A-Za-z0-9!@/:.+|_-]")
 
 _CONTENT_RANGE = re.compile(r"bytes \d+-\d+/(\d+)")
@@ -195,7 +196,7 @@ def uploading(
 ) -> Conversation[UploadResult]:
     """Upload one artifact."""
     arguments.new_name(artifact.name)
-    _warn_if_unreadable(artifact.name, options.storage)
+    _warn_of_name(artifact.name, options.storage)
     content_type = options.content_type or content_type_of(artifact.name)
     if not isinstance(content, Source):
         content = yield from _opened(transfer, content)
@@ -205,8 +206,10 @@ def uploading(
     return (yield from transfer.releasing(content.close, upload.steps()))
 
 
-def _warn_if_unreadable(name: str, storage: str) -> None:
+def _warn_of_name(name: str, storage: str) -> None:
     """Log a warning if readers will fail, as measured on the service, though the upload succeeds."""
+    if _LOOKS_PUBLIC.match(name) and not name.startswith("public/"):
+        _log.warning("artifact %r is not public: the names of public artifacts begin with 'public/'", name)
     if storage == "s3" and name.startswith("public/") and (found := _UNREADABLE_ON_S3.search(name)):
         _log.warning(
             "artifact %r can be uploaded but not downloaded: S3 does not find names that contain %r",

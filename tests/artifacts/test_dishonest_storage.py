@@ -336,6 +336,31 @@ def test_a_name_that_nobody_can_read_is_warned_of(
     assert ("can be uploaded but not downloaded" in caplog.text) == warned
 
 
+@pytest.mark.parametrize("storage", ["s3", "object"])
+@pytest.mark.parametrize(
+    ("name", "warned"),
+    [
+        ("/public/a.txt", True),
+        ("Public/a.txt", True),
+        ("public", False),
+        ("private/public/a.txt", False),
+        ("publications/a.txt", False),
+    ],
+)
+def test_a_name_that_looks_public_and_is_not_is_warned_of(
+    client: EitherClient, caplog: pytest.LogCaptureFixture, name: str, storage: str, *, warned: bool
+) -> None:
+    client.upload(name, b"content", storage=storage)
+    assert (f"artifact {name!r} is not public" in caplog.text) == warned
+
+
+def test_a_name_with_a_backslash_in_the_place_of_the_slash_is_warned_of(
+    client: EitherClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.upload(r"public\a.txt", b"content")
+    assert "is not public" in caplog.text
+
+
 @pytest.fixture
 def hurried(runner: asyncio.Runner | None, server: RawServer) -> Iterator[EitherClient]:
     """A client that wants much in a short time."""
