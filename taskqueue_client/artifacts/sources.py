@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import logging
 import os
 import stat
 import tempfile
@@ -24,6 +25,8 @@ from taskqueue_client._arguments import check_path
 from taskqueue_client.errors import InvalidArgument
 
 from .artifact_errors import SourceChanged
+
+_log = logging.getLogger("taskqueue_client.artifacts")
 
 Block = bytes | memoryview
 """A part of the content."""
@@ -229,7 +232,15 @@ def _of_file(file: io.BufferedReader) -> Source:
     except (OSError, ValueError, AttributeError):  # a pipe or a compressed file, which cannot seek to its end
         return spooled(blocks_of(file))
     size = max(size, 0)
+    warn_if_at_end(file, size, _log)
     return Source(name, file, start=start, size=size, first_stamp=first_stamp, stamp=stamp, owned=False)
+
+
+def warn_if_at_end(file: object, size: int, log: logging.Logger) -> None:
+    """Log a warning if a file has no content to upload because it was read or written to its end before."""
+    with suppress(OSError, ValueError, AttributeError):  # a pipe, or an iterable that is not a file
+        if not size and cast("io.BufferedReader", file).tell():
+            log.warning("nothing is uploaded of %r: it is at its end, and seek(0) returns to its start", file)
 
 
 def _stamper_of(file: io.BufferedReader) -> Callable[[], _Stamp] | None:

@@ -130,6 +130,23 @@ def test_the_content_of_a_pipe_arrives_whole(client: EitherClient) -> None:
     assert client.download("public/x.bin").content == b"through a pipe"
 
 
+@pytest.mark.parametrize("make", [at_offset, memory_at_offset])
+def test_a_file_that_has_been_read_or_written_to_its_end_is_warned_of(
+    client: EitherClient, tmp_path: Path, caplog: pytest.LogCaptureFixture, make: Callable[[Path], io.BytesIO]
+) -> None:
+    with make(tmp_path / "content") as file:
+        client.upload("public/some.bin", file)
+        assert not caplog.text
+        client.upload("public/none.bin", file)
+    assert "nothing is uploaded of" in caplog.text
+    assert client.download("public/none.bin").content == b""
+
+
+def test_an_empty_file_is_not_warned_of(client: EitherClient, caplog: pytest.LogCaptureFixture) -> None:
+    client.upload("public/empty.bin", io.BytesIO())
+    assert not caplog.text
+
+
 @pytest.mark.parametrize("storage", ["s3", "object"])
 @pytest.mark.parametrize("size", [0, 1, 8191, 8192, 65536, 65537, 524288, 524289])
 def test_every_size_arrives_whole(client: EitherClient, size: int, storage: str) -> None:

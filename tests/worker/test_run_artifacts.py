@@ -52,6 +52,19 @@ def test_every_kind_of_source_is_uploaded_as_it_was_in_the_call(world: World) ->
     assert artifact(world, task_id, "public/path") == artifact(world, task_id, "public/absolute") == "path"
 
 
+def test_the_log_of_a_task_warns_of_a_file_that_was_written_and_not_rewound() -> None:
+    class Writer(WorkerLoop):
+        def run_task(self, task: TaskRun) -> None:
+            with tempfile.TemporaryFile() as file:
+                task.upload_artifact("public/empty", file)
+                file.write(b"content")
+                task.upload_artifact("public/file", file)
+
+    result = run_handler(Writer, {})
+    assert result.artifacts == {"public/empty": b"", "public/file": b""}
+    assert result.log.count("nothing is uploaded of") == 1
+
+
 def test_an_asynchronous_handler_uploads_what_an_asynchronous_iterable_gives(world: World) -> None:
     task_id = world.create()
 

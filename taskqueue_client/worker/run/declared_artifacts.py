@@ -34,6 +34,7 @@ from taskqueue_client.artifacts.sources import (
     blocks_of,
     checked_block,
     open_source,
+    warn_if_at_end,
 )
 from taskqueue_client.artifacts.uploading import UploadOptions
 from taskqueue_client.definitions import StorageName
@@ -277,6 +278,7 @@ class DeclaredArtifacts:
         with path.open("wb") as file:
             for block in blocks:
                 file.write(checked_block(block))
+            warn_if_at_end(source, file.tell(), self._log.logger)
         return path
 
     def _new_file(self) -> Path:
