@@ -23,6 +23,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -64,8 +65,8 @@ __all__ = [
 _KEYS = ("defaults", "taskGroupId", "tasks")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]*")
 _SEED = re.compile(r"(?s).+")
+_NOT_REFERENCES = (["artifact-reference"], ["task_reference"], ["taskReference"])
 _REFERENCE = re.compile(r"<([^<>]*)>")
-_DEADLINE = "1 day"
 
 CONCURRENCY = 16
 """How many tasks are created at the same time."""
@@ -326,7 +327,7 @@ class _Writer:
     def definition(self, name: str, task: Mapping[str, Any], path: str, group: str) -> TaskDefinition:
         given: dict[str, Any] = {
             "created": timestamp(self._moment),
-            "deadline": _DEADLINE,
+            "deadline": "1 day",
             "payload": {},
             **task,
             "taskGroupId": group,
@@ -349,18 +350,18 @@ class _Writer:
 
     def _date(self, given: Any) -> Any:
         """Return a date, converted from a distance such as `2 hours`; anything else is returned unchanged."""
-        if not isinstance(given, str) or is_date_time(given) or not any(map(str.isdigit, given)):
-            return given
-        try:
-            return from_now(given, self._moment)
-        except InvalidArgument:
-            return given
+        if isinstance(given, str) and any(map(str.isdigit, given)) and not is_date_time(given):
+            with suppress(InvalidArgument):
+                return from_now(given, self._moment)
+        return given
 
     def _resolved(self, value: Any, path: str, ids: Mapping[str, str]) -> Any:
         if isinstance(value, Mapping):
             members = cast("Mapping[str, Any]", value)
             if list(members) == ["task-reference"]:
                 return self._with_ids(members["task-reference"], path, ids)
+            if list(members) in _NOT_REFERENCES and "<" in str(members):
+                self._problems.append(Problem(path, members, "task-reference, the only kind of reference"))
             return {key: self._resolved(each, f"{path}.{key}", ids) for key, each in members.items()}
         if isinstance(value, (list, tuple)):
             items = cast("Iterable[object]", value)

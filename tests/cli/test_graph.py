@@ -167,6 +167,18 @@ def test_a_reference_to_a_task_that_is_not_a_dependency_is_refused() -> None:
     assert problems(wrong) == {"$.tasks.b.payload.x": "a name of the task's dependencies (the task has none)"}
 
 
+@pytest.mark.parametrize("key", ["artifact-reference", "task_reference", "taskReference"])
+def test_a_reference_of_a_kind_that_is_not_known_is_refused(key: str) -> None:
+    wrong = document(a={}, b={"dependencies": ["a"], "payload": {"x": [{key: "<a/public/x>"}]}})
+    assert problems(wrong) == {"$.tasks.b.payload.x[0]": "task-reference, the only kind of reference"}
+
+
+def test_a_key_that_looks_like_a_reference_may_have_another_meaning_for_the_worker() -> None:
+    payload = {"x": {"task_reference": "BUG-5"}, "y": {"task_reference": "<a>", "more": 1}}
+    (task,) = plan_graph(document(a={"payload": payload})).tasks
+    assert sent(task)["payload"] == payload
+
+
 @pytest.mark.parametrize("given", [None, 5, True, ["<a>"], {"<a>": 1}])
 def test_a_reference_that_is_not_text_is_refused(given: object) -> None:
     wrong = document(a={}, b={"dependencies": ["a"], "payload": {"x": {"task-reference": given}}})
