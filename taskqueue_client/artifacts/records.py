@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Literal, get_args
 
@@ -9,6 +10,7 @@ from taskqueue_client import _arguments as arguments
 from taskqueue_client import calls
 from taskqueue_client._protocol.conversation import Conversation
 from taskqueue_client.definitions import ErrorArtifactRequest, LinkArtifactRequest, ReferenceArtifactRequest
+from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.models import CreateArtifactResponse
 
 from .content import content_type_of
@@ -20,6 +22,8 @@ Reason = Literal[
     "too-large-file-on-worker",
     "file-not-readable-on-worker",
 ]
+
+_ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 _LONGEST_MESSAGE = 4096
 """Characters that the Queue accepts. Longer messages are truncated."""
@@ -57,6 +61,9 @@ def create_reference_artifact(
     """
     arguments.new_name(name)
     arguments.check_kind("url", url, str)
+    if not _ABSOLUTE.match(url):
+        shown = url.partition("?")[0]  # the rest may be a signature
+        raise InvalidArgument("url", shown, "an absolute URL such as https://example.com/report")
     given = content_type_of(name) if content_type is None else content_type
     request: ReferenceArtifactRequest = {
         "storageType": "reference",

@@ -94,6 +94,8 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ),
     ("reason", lambda: QUEUE.create_error_artifact(*FILE, NEVER, "message", expires="1 day")),
     ("url", lambda: QUEUE.create_reference_artifact(*FILE, NOT_TEXT, expires="1 day")),
+    ("url", lambda: QUEUE.create_reference_artifact(*FILE, "example.com/report", expires="1 day")),
+    ("url", lambda: QUEUE.create_reference_artifact(*FILE, "localhost:8080/report", expires="1 day")),
     ("quarantine_info", lambda: quarantine(NOT_TEXT)),
     ("quarantine_info", lambda: quarantine("x" * 4001)),
     ("name", lambda: QUEUE.create_reference_artifact(SLUGID, 0, NOT_TEXT, "https://h", expires="1 day")),
