@@ -432,11 +432,17 @@ def _warn_of_names(kind: type[WorkerLoop], settings: Mapping[str, object]) -> No
                 "%s.%s: the worker does not use it; the closest name that it uses is %s",
                 *(kind.__name__, name, closest[0]),
             )
-        elif name.startswith("on_") and not is_value:
+        elif name.startswith("on_") and not is_value and not _has_other_caller(name, classes):
             log.warning(
                 "%s.%s: the worker does not call it; the methods that it calls are %s",
                 *(kind.__name__, name, ", ".join(_PARAMETERS)),
             )
+
+
+def _has_other_caller(name: str, classes: Sequence[type]) -> bool:
+    """Whether a method is a hook of another base class, such as a consumer's, or overrides one."""
+    defining = [each for each in classes if name in vars(each)]
+    return len(defining) > 1 or not issubclass(defining[0], WorkerLoop)
 
 
 def _signature(method: object) -> Signature:

@@ -270,6 +270,14 @@ def test_attributes_that_a_class_uses_itself_are_not_logged(caplog: pytest.LogCa
     assert log_of_class(caplog, **own) == []
 
 
+def test_hooks_of_other_base_classes_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    consumer = type("Consumer", (), {"on_message": of_task})
+    template: Any = type("Template", (consumer, WorkerLoop), {"run_task": of_task, "on_build": of_task})
+    kind: Any = type("Builder", (template,), {"on_build": of_task, "on_message": of_task})
+    kind(root_url="https://tc.example.com", task_queue_id="proj/linux", worker_group="g", worker_id="w")
+    assert caplog.messages == []
+
+
 def without_self() -> None:
     """A method whose author has forgotten `self`."""
 

@@ -235,6 +235,8 @@ def test_keys_that_annotate_and_keys_of_payloads_are_not_logged(caplog: pytest.L
         "nullable": True,
         "example": 1,
         "x-order": 1,
+        "x-required": True,
+        "tsType": "Date",
         "readOnly": True,
         "then": {},
     }
