@@ -360,7 +360,7 @@ class _Writer:
             members = cast("Mapping[str, Any]", value)
             if list(members) == ["task-reference"]:
                 return self._with_ids(members["task-reference"], path, ids)
-            if list(members) in _NOT_REFERENCES and "<" in str(members):
+            if list(members) in _NOT_REFERENCES and _REFERENCE.search(str(members)):
                 self._problems.append(Problem(path, members, "task-reference, the only kind of reference"))
             return {key: self._resolved(each, f"{path}.{key}", ids) for key, each in members.items()}
         if isinstance(value, (list, tuple)):

@@ -161,7 +161,7 @@ class WorkerLoop(ABC):
         self.clock = SystemClock() if clock is None else clock
         self.runner = runner
         self.task_source = _source_for(self.config, task_source)
-        self.schema = None if self.payload_schema is None else PayloadSchema(self.payload_schema)
+        self.checked_schema = None if self.payload_schema is None else PayloadSchema(self.payload_schema)
         self.signing_key = None if self.config.signing_key is None else _load_key(self.config.signing_key)
         # Two underscores, because subclasses have attributes such as `_lock` and `_session` themselves.
         self.__lock = threading.RLock()  # a program's signal handler may call `shutdown` at any point
@@ -366,7 +366,7 @@ def schema_of(worker: WorkerLoop) -> PayloadSchema | None:
     Raises:
         InvalidArgument: It is not allowed.
     """
-    given, checked = worker.payload_schema, worker.schema
+    given, checked = worker.payload_schema, worker.checked_schema
     if given is (None if checked is None else checked.given):
         return checked
     return None if given is None else PayloadSchema(given)

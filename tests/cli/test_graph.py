@@ -174,7 +174,11 @@ def test_a_reference_of_a_kind_that_is_not_known_is_refused(key: str) -> None:
 
 
 def test_a_key_that_looks_like_a_reference_may_have_another_meaning_for_the_worker() -> None:
-    payload = {"x": {"task_reference": "BUG-5"}, "y": {"task_reference": "<a>", "more": 1}}
+    payload = {
+        "x": {"task_reference": "BUG-5"},
+        "y": {"task_reference": "<a>", "more": 1},
+        "z": {"taskReference": "a < b"},
+    }
     (task,) = plan_graph(document(a={"payload": payload})).tasks
     assert sent(task)["payload"] == payload
 
