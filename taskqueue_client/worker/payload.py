@@ -292,7 +292,7 @@ def _without_effect(keys: Iterable[str | int], kind: Any) -> Iterator[tuple[str,
     validators = (drafts.Draft4Validator, drafts.Draft6Validator, drafts.Draft7Validator, *modern)
     known = {keyword for each in validators for keyword in each.VALIDATORS}
     for key in keys:
-        if not isinstance(key, str) or key in kind.VALIDATORS or key.startswith("x-"):  # an extension
+        if not isinstance(key, str) or key in kind.VALIDATORS or key.startswith(_EXTENSIONS):
             continue
         if key in known:
             yield key, f"it is not one of {kind.META_SCHEMA['$schema']}"
@@ -300,9 +300,12 @@ def _without_effect(keys: Iterable[str | int], kind: Any) -> Iterator[tuple[str,
             yield key, f"the closest known one is {closest[0]}"
 
 
-_LIKENESS = 0.81
-"""From this similarity on, a key is a misspelled keyword; that of `tsType`, which generators of TypeScript
-read, to `type` is 0.8."""
+_EXTENSIONS = ("x-", "ts")
+"""Prefixes of keys for other programs, such as `tsType` for generators of TypeScript."""
+
+_LIKENESS = 0.8
+"""From this similarity on, a key is a misspelled keyword, such as `oneof`; no keyword of any draft is so
+similar to another one that only annotates."""
 
 
 def _paths_to(wanted: object, value: object) -> Iterator[list[str | int]]:

@@ -204,6 +204,8 @@ def test_a_wrong_schema_is_an_error_that_names_the_place(schema: Any, place: str
     ("schema", "place", "why"),
     [
         ({"requierd": ["a"]}, "$.requierd", "the closest known one is required"),
+        ({"oneof": [{"type": "object"}]}, "$.oneof", "the closest known one is oneOf"),
+        ({"itmes": {"type": "object"}}, "$.itmes", "the closest known one is items"),
         (
             {"anyOf": [{}, {"additionalProperty": False}]},
             "$.anyOf[1].additionalProperty",
@@ -237,6 +239,7 @@ def test_keys_that_annotate_and_keys_of_payloads_are_not_logged(caplog: pytest.L
         "x-order": 1,
         "x-required": True,
         "tsType": "Date",
+        "tsEnumNames": [],
         "readOnly": True,
         "then": {},
     }
