@@ -238,7 +238,7 @@ def _of_file(file: io.BufferedReader) -> Source:
 
 def warn_if_at_end(file: object, size: int, log: logging.Logger) -> None:
     """Log a warning if a file has no content to upload because it was read or written to its end before."""
-    with suppress(OSError, ValueError, AttributeError):  # a pipe, or an iterable that is not a file
+    with suppress(Exception):  # a pipe, or an iterable that is not a file: its `tell` may be anything
         if not size and cast("io.BufferedReader", file).tell():
             log.warning("nothing is uploaded of %r: it is at its end, and seek(0) returns to its start", file)
 

@@ -65,6 +65,18 @@ def test_the_log_of_a_task_warns_of_a_file_that_was_written_and_not_rewound() ->
     assert result.log.count("nothing is uploaded of") == 1
 
 
+def test_an_empty_iterable_whose_tell_is_not_that_of_a_file_is_uploaded() -> None:
+    class Told(list[bytes]):
+        def tell(self, listener: object) -> None:
+            """Tell a listener of the blocks."""
+
+    class Uploader(WorkerLoop):
+        def run_task(self, task: TaskRun) -> None:
+            task.upload_artifact("public/told", Told())
+
+    assert run_handler(Uploader, {}).artifacts == {"public/told": b""}
+
+
 def test_an_asynchronous_handler_uploads_what_an_asynchronous_iterable_gives(world: World) -> None:
     task_id = world.create()
 
