@@ -18,7 +18,7 @@ from taskqueue_client.errors import InvalidArgument
 from .sources import Content, Source, open_source
 from .storage import Progress
 from .transfers import Transfer, TransferClient, client_for_event_loop, reporter
-from .uploading import RunArtifact, UploadOptions, UploadResult, uploading
+from .uploading import RunArtifact, UploadOptions, UploadResult, uploading, warn_of_name
 
 _TOGETHER = 64
 """Files that a thread opens at a time: switching threads costs as much as sending 4 kB. Opening reads small
@@ -195,6 +195,7 @@ def _upload(
         content = yield from transfer.work(partial(opener.open, position))
     if isinstance(content, Exception):
         return UploadOutcome(artifact.name, error=content)
+    warn_of_name(artifact.name, options.storage)
     try:
         result = yield from uploading(Transfer(client), artifact, content, options, progress)
     except Exception as error:  # noqa: BLE001 - it is what the report is for

@@ -62,8 +62,9 @@ def create_reference_artifact(
     arguments.new_name(name)
     arguments.check_kind("url", url, str)
     if not _ABSOLUTE.match(url):
-        shown = url.partition("?")[0]  # the rest may be a signature
-        raise InvalidArgument("url", shown, "an absolute URL such as https://example.com/report")
+        allowed = "an absolute URL such as https://example.com/report"
+        # without its value, which may hold a password or a signature
+        raise InvalidArgument("url", None, allowed, "it does not begin with a scheme")
     given = content_type_of(name) if content_type is None else content_type
     request: ReferenceArtifactRequest = {
         "storageType": "reference",

@@ -184,6 +184,7 @@ def upload_artifact(
     transfer = Transfer(client)
     storage = transfer.settings.storage_type if storage is None else storage
     options = UploadOptions.checked(expires, task_expires, storage, content_type, compress, client.now)
+    warn_of_name(name, storage)
     return (yield from uploading(transfer, RunArtifact(task_id, run_id, name), source, options, report))
 
 
@@ -196,7 +197,6 @@ def uploading(
 ) -> Conversation[UploadResult]:
     """Upload one artifact."""
     arguments.new_name(artifact.name)
-    _warn_of_name(artifact.name, options.storage)
     content_type = options.content_type or content_type_of(artifact.name)
     if not isinstance(content, Source):
         content = yield from _opened(transfer, content)
@@ -206,23 +206,28 @@ def uploading(
     return (yield from transfer.releasing(content.close, upload.steps()))
 
 
-def _warn_of_name(name: str, storage: str) -> None:
-    """Log a warning if readers will fail, as measured on the service, though the upload succeeds."""
-    if _LOOKS_PUBLIC.match(name) and not name.startswith("public/"):
-        _log.warning("artifact %r is not public: the names of public artifacts begin with 'public/'", name)
-    if storage == "s3" and name.startswith("public/") and (found := _UNREADABLE_ON_S3.search(name)):
-        _log.warning(
-            "artifact %r can be uploaded but not downloaded: S3 does not find names that contain %r",
-            name,
-            found[0],
+def warn_of_name(name: object, storage: str) -> None:
+    """Log why readers will fail, if they will."""
+    if isinstance(name, str) and (trouble := trouble_of_readers(name, storage)):
+        _log.warning("%s", trouble)
+
+
+def trouble_of_readers(name: str, storage: str) -> str:
+    """Return why readers will fail, although the upload succeeds, as measured on the service; else ""."""
+    if storage == "object" and (found := _UNREADABLE_AS_OBJECT.search(name)):
+        return (
+            f"artifact {name!r} can be downloaded by this client only: for names that contain {found[0]!r}, "
+            "the Queue issues invalid credentials for the object service"
         )
-    elif storage == "object" and (found := _UNREADABLE_AS_OBJECT.search(name)):
-        _log.warning(
-            "artifact %r can be downloaded by this client only: for names that contain %r, the Queue issues "
-            "invalid credentials for the object service",
-            name,
-            found[0],
+    is_public = name.startswith("public/")
+    if storage == "s3" and is_public and (found := _UNREADABLE_ON_S3.search(name)):
+        return (
+            f"artifact {name!r} can be uploaded but not downloaded: S3 does not find names that contain "
+            f"{found[0]!r}"
         )
+    if _LOOKS_PUBLIC.match(name) and not is_public:
+        return f"artifact {name!r} is not public: the names of public artifacts begin with 'public/'"
+    return ""
 
 
 def _opened(transfer: Transfer, content: Content) -> Conversation[Source]:

@@ -385,6 +385,23 @@ def test_the_log_names_an_artifact_that_is_declared_again() -> None:
     assert "INFO public/x was declared again: the last declaration is uploaded\n" in result.log
 
 
+def test_the_task_s_log_warns_once_of_a_directory_whose_files_nobody_can_read(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    def handler(task: TaskRun) -> None:
+        (task.work_directory / "dist").mkdir()
+        for each in "ab":
+            (task.work_directory / "dist" / each).touch()
+        task.upload_artifacts("Public", "dist")
+
+    task_id = world.create()
+    work(world, handler)
+    assert artifact_names(world, task_id) >= {"Public/a", "Public/b"}
+    warning = "artifact 'Public/a' is not public: the names of public artifacts begin with 'public/'"
+    assert f"WARNING {warning}; other such names: 1\n" in log_of(world, task_id)
+    assert "is not public" not in caplog.text
+
+
 def test_slashes_at_the_end_of_a_prefix_are_not_doubled(world: World) -> None:
     names: list[str] = []
 

@@ -36,7 +36,7 @@ from taskqueue_client.artifacts.sources import (
     open_source,
     warn_if_at_end,
 )
-from taskqueue_client.artifacts.uploading import UploadOptions
+from taskqueue_client.artifacts.uploading import UploadOptions, trouble_of_readers
 from taskqueue_client.definitions import StorageName
 from taskqueue_client.errors import InvalidArgument, RequestConflict
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun
@@ -261,6 +261,10 @@ class DeclaredArtifacts:
             others = f"; other such names: {len(replaced) - 1}" if replaced[1:] else ""
             message = "%s was declared again: the last declaration is uploaded%s"
             self._log.logger.info(message, replaced[0], others)
+        troubles = [trouble_of_readers(name, each.options.storage) for name, each in added.items()]
+        if troubles := [each for each in troubles if each]:
+            others = f"; other such names: {len(troubles) - 1}" if troubles[1:] else ""
+            self._log.logger.warning("%s%s", troubles[0], others)
 
     def _check_open(self) -> None:
         """Refuse what nobody would upload or remove any more, such as from a thread that is left behind."""
