@@ -194,7 +194,7 @@ def for_route(
     key = f"route.{_as_text(route)}"
     if "" in route.split(".") or len(key.encode()) > LONGEST_KEY:
         raise InvalidArgument("route", route, allowed)
-    if route.startswith("route."):  # would match no message, without a word
+    if route.startswith("route."):  # it would wait for keys that begin with `route.route.`
         raise InvalidArgument("route", route, "a route as in a definition, without the prefix 'route.'")
     return tuple(Binding(exchange.full_name, key) for exchange in exchanges)
 

@@ -117,6 +117,15 @@ def test_an_argument_that_the_queue_would_refuse_is_refused_by_name(
     assert refused.value.allowed
 
 
+def test_the_error_about_the_url_of_a_reference_does_not_show_its_secrets() -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        QUEUE.create_reference_artifact(*FILE, "user:secret@example.com/report?sig=secret", expires="1 day")
+    assert str(refused.value) == (
+        "url: it does not begin with a scheme; expected an absolute URL such as https://example.com/report"
+    )
+    assert "secret" not in repr(refused.value) + repr(refused.value.args)
+
+
 @pytest.mark.parametrize("given", [None, 5, b"", [SLUGID]])
 def test_a_value_that_is_not_text_is_not_a_slugid(given: object) -> None:
     assert not is_slugid(given)
