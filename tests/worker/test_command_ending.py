@@ -226,6 +226,24 @@ def test_a_daemon_that_a_command_has_left_is_ended_with_the_run_by_the_mark_in_i
     assert context.processes.end(30) == 0
 
 
+def test_commands_that_have_left_a_process_do_not_end_at_once(context: CommandContext, fifo: Fifo) -> None:
+    pid = start_daemon(context, fifo)
+    assert not context.processes.end_at_once()
+    os.kill(pid, 0)
+    with pytest.raises(InternalError, match="no more commands can be run"):
+        run_command(["true"], context)
+    assert context.processes.end(30) == 1
+
+
+def test_commands_that_have_left_no_process_end_at_once(context: CommandContext) -> None:
+    run_command(["true"], context)
+    assert context.processes.end_at_once()
+    assert not ControlGroup.existing(context.guardian.control_groups)
+    assert context.processes.end(30) == 0
+    with pytest.raises(InternalError, match="no more commands can be run"):
+        run_command(["true"], context)
+
+
 @pytest.mark.usefixtures("no_control_groups")
 def test_a_process_with_a_large_environment_is_found(context: CommandContext, tmp_path: Path) -> None:
     processes = RunProcesses(f"{tmp_path}/large", context.guardian)

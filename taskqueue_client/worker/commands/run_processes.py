@@ -104,28 +104,51 @@ class RunProcesses:
             self._has_ended = True
         if not self._is_watched:
             return 0
-        count = _end(self._marked, self._groups, grace, self._first_look)
-        self._guardian.end_run(self._marked)
-        self._is_watched = False
+        count = end_processes(self._living, grace, partial(time.sleep, TICK))
+        self._unwatch()
         return count
+
+    def end_at_once(self) -> bool:
+        """End, unless a process is left; return whether none is.
+
+        Raises:
+            OSError: As `end`.
+        """
+        with self._lock:
+            self._has_ended = True
+        if self._is_watched:
+            if self._living():
+                return False
+            self._unwatch()
+        return True
+
+    def _living(self) -> list[int]:
+        return _living(self._marked, self._groups, self._first_look)
+
+    def _unwatch(self) -> None:
+        with self._lock:  # the handler's thread and that of `end` may come here at the same time
+            if self._is_watched:
+                self._is_watched = False
+                _remove(self._groups)
+                self._guardian.end_run(self._marked)
 
 
 def kill_marked(mark: str) -> None:
     """Kill the processes that a guardian with this mark has left, as it was killed as well."""
-    _end(f"{MARK}={mark}", ControlGroup.existing(_control_groups(mark)), 0)
+    groups = ControlGroup.existing(_control_groups(mark))
+    end_processes(partial(_living, f"{MARK}={mark}", groups), 0, partial(time.sleep, TICK))
+    _remove(groups)
 
 
-def _end(marked: str, groups: Sequence[ControlGroup], grace: float, first_look: int = 0) -> int:
-    """End the processes that `_marked` finds and those in the groups; return how many there were."""
+def _living(marked: str, groups: Sequence[ControlGroup], first_look: int = 0) -> list[int]:
+    """Return the processes that `_marked` finds and those in the groups, parents before their children."""
+    in_groups = (pid for group in groups for pid in group.processes())
+    return sorted({*_marked(marked, first_look), *in_groups})
 
-    def living() -> list[int]:
-        in_groups = (pid for group in groups for pid in group.processes())
-        return sorted({*_marked(marked, first_look), *in_groups})
 
-    count = end_processes(living, grace, partial(time.sleep, TICK))
+def _remove(groups: Sequence[ControlGroup]) -> None:
     for group in groups:
         group.remove()
-    return count
 
 
 def _control_groups(mark: str) -> str:

@@ -122,7 +122,10 @@ class Handlers:
 
 def _call(run_task: Callable[[TaskRun], object], resources: RunResources) -> None:
     calls = UnawaitedCalls()
-    returned = run_task(TaskRun(resources, calls))
+    try:
+        returned = run_task(TaskRun(resources, calls))
+    finally:
+        resources.end_commands_at_once()
     calls.check(returned)
     _warn_of_returned_failure(returned, resources)
 
