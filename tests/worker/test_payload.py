@@ -128,6 +128,12 @@ def test_only_the_end_of_a_pattern_is_changed(pattern: str, text: str) -> None:
     assert PayloadSchema({"pattern": pattern}).violations(text) == []
 
 
+@pytest.mark.parametrize("anything", [True, {}])
+def test_other_keys_are_allowed_on_request(anything: object) -> None:
+    schema = {"properties": {"a": {}}, "additionalProperties": anything}
+    assert PayloadSchema(schema).violations({"a": 1, "other": 2}) == []
+
+
 def test_keys_that_match_a_pattern_have_its_schema_and_all_others_that_of_additional_ones() -> None:
     schema = PayloadSchema(
         {

@@ -350,10 +350,13 @@ def test_when_there_is_space_again_the_log_continues_and_says_how_much_is_missin
 
 
 def test_missing_bytes_are_counted(log: TaskLog) -> None:
+    output = Output(log)
     with file_size_limit(0):
-        Output(log).write(b"x" * 10)
+        output.write(b"x" * 10)
+        output.write(b"x" * 5)
     log.logger.info("on")
-    assert f"[{len(STAMP) + 10} bytes are missing here" in log.path.read_text()
+    assert f"[{2 * len(STAMP) + 15} bytes are missing here" in log.path.read_text()
+    assert log.lost == 2 * len(STAMP) + 15
 
 
 CUT = "bytes are missing here: [Errno 27] File too large]\n"

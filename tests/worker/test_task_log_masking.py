@@ -88,9 +88,17 @@ def test_the_white_space_around_a_secret_does_not_count() -> None:
 
 
 def test_a_secret_of_several_lines_is_masked_as_a_whole_and_line_by_line() -> None:
-    secrets = secrets_of("{\n  key: 0123456789\n}")
-    assert masked(secrets, b"[{\n  key: 0123456789\n}]") == b"[[masked]]"
-    assert masked(secrets, b"{} key: 0123456789") == b"{} [masked]"
+    secrets = secrets_of("{\n  key: 567\n}")
+    assert masked(secrets, b"[{\n  key: 567\n}]") == b"[[masked]]"
+    assert masked(secrets, b"{} key: 567") == b"{} [masked]"
+
+
+def test_a_line_of_a_secret_of_fewer_than_8_characters_may_be_harmless() -> None:
+    assert masked(secrets_of("one two\nthree four"), b"one two") == b"one two"
+
+
+def test_a_secret_that_is_complete_is_masked_at_once() -> None:
+    assert Masking(secrets_of("hunter2")).feed(b"it is hunter2") == b"it is [masked]"
 
 
 def test_secrets_may_contain_any_characters() -> None:

@@ -82,10 +82,10 @@ class Masking:
     def feed(self, chunk: bytes) -> bytes:
         """Add a chunk; return what can be shown now."""
         known = self._secrets.known
-        if not known and not self._held:
+        if not known:
             return chunk
         text = self._held + chunk
-        return self._shown(text, known, min((_beginning(text, each) for each in known), default=len(text)))
+        return self._shown(text, known, min(_beginning(text, each) for each in known))
 
     def flush(self) -> bytes:
         """Return the rest at the end of the stream."""
