@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import requests
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from taskqueue_client._dates import timestamp
@@ -702,6 +702,8 @@ def test_a_disk_that_is_full_while_downloading_is_an_error_that_leaves_no_part_o
     assert "File too large" in log_of(world, task_id)
 
 
+@example(["", "b", "a", ""], "ab")
+@example(["", "a", "a", ""], "a")
 @given(st.lists(st.text("ab", max_size=3), min_size=2, max_size=5), st.text("ab", max_size=8))
 def test_a_path_with_asterisks_matches_names_with_any_text_in_their_place(
     parts: list[str], name: str
