@@ -510,6 +510,7 @@ def test_idle_connections_of_strangers_use_few_descriptors_and_exclude_no_reader
     monkeypatch: pytest.MonkeyPatch, open_server: str, sent: bytes
 ) -> None:
     monkeypatch.setattr(bounded_server, "MOST_CONNECTIONS", 5)
+    monkeypatch.setattr(bounded_server, "SILENCE", 0.01, raising=False)
     parts = urlsplit(open_server)
     with ExitStack() as stack:
         strangers: list[socket.socket] = []
@@ -529,11 +530,11 @@ def test_idle_connections_of_strangers_use_few_descriptors_and_exclude_no_reader
 
 
 @pytest.mark.parametrize("open_server", ["live log", "proxy"], indirect=True)
-def test_connections_that_are_closed_because_there_are_too_many_are_logged_once(
+def test_connections_that_wait_because_there_are_too_many_are_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, open_server: str
 ) -> None:
-    """The commands of a task get no other response than the end of the connection."""
     monkeypatch.setattr(bounded_server, "MOST_CONNECTIONS", 5)
+    monkeypatch.setattr(bounded_server, "SILENCE", 0.01, raising=False)
     server = str(urlsplit(open_server).hostname), int(urlsplit(open_server).port or 0)
     with ExitStack() as stack:
         clients = [stack.enter_context(socket.create_connection(server, WAIT)) for _ in range(8)]
@@ -541,7 +542,7 @@ def test_connections_that_are_closed_because_there_are_too_many_are_logged_once(
             with suppress(ConnectionError):
                 assert each.recv(1) == b""
     assert caplog.messages == [
-        f"the server on 127.0.0.1:{server[1]} has more than 5 connections: closing one for each further one"
+        f"the server on 127.0.0.1:{server[1]} has 5 connections: further ones wait until one ends"
     ]
 
 

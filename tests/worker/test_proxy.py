@@ -8,6 +8,7 @@ import gzip
 import http.client
 import json
 import logging
+import queue
 import random
 import re
 import socket
@@ -16,7 +17,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -33,6 +34,7 @@ from taskqueue_client import Credentials, Queue, slugid
 from taskqueue_client.errors import InsufficientScopes, InvalidArgument
 from taskqueue_client.models import TaskClaim
 from taskqueue_client.worker.claims.claimed_run import RECLAIM_BETWEEN
+from taskqueue_client.worker.features import bounded_server
 from taskqueue_client.worker.features import proxy as proxy_module
 from taskqueue_client.worker.features.proxy import TaskProxy
 from taskqueue_client.worker.outcomes import InternalError
@@ -537,6 +539,35 @@ def test_a_deployment_that_does_not_take_the_body_of_a_call_is_not_waited_for_wi
     assert "the response was not complete in time" in found.text
 
 
+def test_calls_of_more_connections_than_a_proxy_has_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As those of a build tool that starts all its downloads at once."""
+    monkeypatch.setattr(bounded_server, "MOST_CONNECTIONS", 5)
+    came: queue.SimpleQueue[None] = queue.SimpleQueue()
+    go_on = threading.Event()
+
+    def download(handler: BaseHTTPRequestHandler) -> None:
+        came.put(None)
+        go_on.wait(WAIT)
+        respond(handler, 200, b"all")
+
+    with (
+        Upstream(download) as upstream,
+        scripted(upstream) as proxy,
+        ExitStack() as stack,
+        ThreadPoolExecutor(20) as threads,
+    ):
+        sessions = [stack.enter_context(requests.Session()) for _ in range(20)]  # they keep connections open
+        url = f"{proxy.url}/api/queue/v1/ping"
+        calls = [threads.submit(each.get, url, timeout=60) for each in sessions]
+        for _ in range(5):
+            came.get(timeout=WAIT)
+        assert came.empty()
+        go_on.set()
+        assert [each.result().content for each in calls] == [b"all"] * 20
+
+
 def test_a_response_that_is_cut_does_not_look_whole() -> None:
     def cut(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)
@@ -936,4 +967,6 @@ def test_without_free_descriptors_a_proxy_logs_one_attempt_a_second(
 ) -> None:
     found = get_when_descriptors_are_free_again(proxy.url, "/", lambda: caplog.records)
     assert found.startswith(b"HTTP/1.1 404")
-    assert len([each for each in caplog.records if each.name == "asyncio"]) < 10
+    refused = f"the server on 127.0.0.1:{urlsplit(proxy.url).port} cannot accept a connection, retrying: "
+    assert {each.partition("[")[0] for each in caplog.messages} == {refused}
+    assert len(caplog.messages) < 10

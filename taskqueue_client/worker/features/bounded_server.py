@@ -21,6 +21,13 @@ IDLE = 75.0
 """Seconds after which a connection without a request is closed, as by nginx: its client may be gone, such as
 a laptop that was closed, or may keep it open to shut others out."""
 
+SILENCE = 1.0
+"""Seconds that a connection may take to its first request while others wait. Also those between attempts to
+accept a connection."""
+
+WAITING = 1024
+"""Connections that wait in the kernel, without a file descriptor; a client repeats attempts beyond these."""
+
 
 def _is_about_the_server(record: logging.LogRecord) -> bool:
     """Keep requests that are no HTTP out of the log: a stranger could fill it, and their paths are secret."""
@@ -32,15 +39,15 @@ http_log.addFilter(_is_about_the_server)
 
 
 class BoundedServer(web.Server):
-    """A server that closes a connection for each one beyond `MOST_CONNECTIONS`.
+    """A server with at most `MOST_CONNECTIONS`: further ones wait until one ends.
 
-    The oldest one that has sent no request is closed, or else the new one. So clients that connect and send
-    nothing do not keep others out.
+    Meanwhile, the oldest one that has sent no request for `SILENCE` is closed, so that clients that connect
+    and send nothing do not keep others out. Responses of a full server end their connections, too.
     """
 
     def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
         super().__init__(
-            handler,
+            self._respond,
             request_factory=self._request,
             handler_cancellation=True,
             keepalive_timeout=IDLE,
@@ -48,18 +55,20 @@ class BoundedServer(web.Server):
             access_log=None,
             auto_decompress=False,  # the proxy passes on bodies with their Content-Encoding
         )
-        self._silent: dict[web.RequestHandler, asyncio.Transport] = {}
+        self._handler = handler
+        self._silent: dict[web.RequestHandler, tuple[float, asyncio.Transport]] = {}
+        self._open = 0
+        self._beginning: set[asyncio.Task[Any]] = set()
+        self._resumption: asyncio.TimerHandle | None = None
         self._was_full = False
 
-    async def start(self, listener: socket.socket, closing: float) -> None:
+    def start(self, listener: socket.socket, closing: float) -> None:
         """Accept connections on a socket, until `stop`, which gives open requests `closing` seconds."""
-        self._listener = listener
+        self._listener, self._closing = listener, closing
         forget_in_children(self)
-        self._runner = web.ServerRunner(self, shutdown_timeout=closing)
-        await self._runner.setup()
-        # asyncio would accept as many connections at a time, and log each failure when no file can be opened
-        await web.SockSite(self._runner, listener, backlog=1).start()
-        listener.listen()
+        listener.settimeout(0)
+        listener.listen(WAITING)
+        self._loop.add_reader(listener, self._accept)
 
     def forget(self) -> None:
         """See `Forked`: a child that outlives the server would keep its port."""
@@ -67,29 +76,82 @@ class BoundedServer(web.Server):
 
     async def stop(self) -> None:
         """Stop listening, and close all connections."""
-        asyncio.get_running_loop().remove_reader(self._listener)
-        for _ in range(3):  # asyncio forgets a connection that is accepted while its server closes
-            await asyncio.sleep(0)
-        await self._runner.cleanup()
+        self._resume()  # nothing resumes later
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+        await asyncio.gather(*self._beginning)
+        self.pre_shutdown()
+        await self.shutdown(self._closing)
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """Note a connection, and close one if there are too many."""
+        """Note a connection."""
         super().connection_made(handler, transport)
-        self._silent[handler] = transport
-        if len(self.connections) > MOST_CONNECTIONS:
-            if not self._was_full:  # once, as strangers could fill the log
-                self._was_full = True
-                host, port, *_ = self._listener.getsockname()
-                log.warning(
-                    "the server on %s:%d has more than %d connections: closing one for each further one",
-                    *(host, port, MOST_CONNECTIONS),
-                )
-            self._silent.pop(next(iter(self._silent))).abort()
+        self._silent[handler] = self._loop.time(), transport
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
-        """Note the end of a connection."""
+        """Note the end of a connection, and accept another one."""
         self._silent.pop(handler, None)
         super().connection_lost(handler, exc)
+        self._open -= 1
+        self._resume()
+
+    def _accept(self) -> None:
+        """Accept a connection. asyncio's own server cannot let one wait."""
+        if self._is_full:
+            self._make_room()
+            self._pause()
+            return
+        try:
+            connection, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):  # its client is gone
+            return
+        except OSError as error:  # no file descriptor is free
+            log.warning("the server on %s:%d cannot accept a connection, retrying: %s", *self._address, error)
+            self._pause()
+            return
+        self._open += 1
+        connection.settimeout(0)
+        beginning = self._loop.create_task(self._loop.connect_accepted_socket(self, connection))
+        self._beginning.add(beginning)
+        beginning.add_done_callback(self._beginning.discard)
+
+    @property
+    def _is_full(self) -> bool:
+        return self._open >= MOST_CONNECTIONS
+
+    @property
+    def _address(self) -> tuple[str, int]:
+        host, port, *_ = self._listener.getsockname()
+        return host, port
+
+    def _make_room(self) -> None:
+        if not self._was_full:  # once, as strangers could fill the log
+            self._was_full = True
+            log.warning(
+                "the server on %s:%d has %d connections: further ones wait until one ends",
+                *(*self._address, MOST_CONNECTIONS),
+            )
+        for handler, (since, transport) in [*self._silent.items()][:1]:
+            if self._loop.time() - since >= SILENCE:
+                del self._silent[handler]
+                transport.abort()
+
+    def _pause(self) -> None:
+        """Accept nothing until a connection ends, or `SILENCE` is over."""
+        self._loop.remove_reader(self._listener)
+        self._resumption = self._loop.call_later(SILENCE, self._resume)
+
+    def _resume(self) -> None:
+        if self._resumption is not None:
+            self._resumption.cancel()
+            self._resumption = None
+            self._loop.add_reader(self._listener, self._accept)
+
+    async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
+        response = await self._handler(request)
+        if self._is_full:
+            response.force_close()
+        return response
 
     def _request(self, *given: Any) -> web.BaseRequest:
         request = self._make_request(*given)

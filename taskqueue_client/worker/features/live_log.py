@@ -138,7 +138,7 @@ class LiveLogs:
         except OSError as error:
             raise cannot_listen("live_log", host, port, error) from error
         self._server = BoundedServer(self._serve)
-        await self._server.start(listener, CLOSING)
+        self._server.start(listener, CLOSING)
         netloc = f"[{host}]" if family == socket.AF_INET6 else host
         return f"http://{netloc}:{listener.getsockname()[1]}"
 

@@ -158,7 +158,7 @@ class TaskProxy:
         listener = socket.create_server((self._host, 0))  # first, as it may fail
         self._session, self._session_of_retries = _session(), _session(force_close=True)
         self._server = BoundedServer(self._serve)
-        await self._server.start(listener, _CLOSING)
+        self._server.start(listener, _CLOSING)
         return f"http://{self._host}:{listener.getsockname()[1]}{self.path}"
 
     async def _stop(self) -> None:
