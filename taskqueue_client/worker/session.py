@@ -54,9 +54,6 @@ if TYPE_CHECKING:
 EXPIRY_WARNING = 300.0
 """The worker warns so many seconds before its credentials expire. A runner replaces them earlier."""
 
-FIRST_RESPONSE_INTERVAL = 1.0
-"""Seconds between looks whether the Queue has responded, so that its time is known."""
-
 FILES_OF_WORKER = 50
 """File descriptors that a worker needs, however many runs there are: for its connections and event loops."""
 
@@ -381,7 +378,7 @@ class Session:
         if credentials is None or expires_at(credentials) is None:
             return
         while (left := self._credentials_left()) is None:  # this machine's clock may be wrong
-            await sleep(FIRST_RESPONSE_INTERVAL)
+            await sleep(shutdown.FIRST_RESPONSE_INTERVAL)
         await sleep(max(left - EXPIRY_WARNING, 0))
         left = self._credentials_left() or 0.0  # less than expected if the machine was suspended
         if left > 0:
@@ -458,9 +455,14 @@ class Session:
         # A claim request finds work within `PROMPT`. Of several task queues, the second is asked after two.
         limit = max(limit, PROMPT if len(self._worker.config.task_queue_ids) == 1 else 3 * PROMPT)
         claiming, most = self._keeper.claiming, limit + RESPONSE_TIMEOUT
+        clock = self._worker.clock
+        await shutdown.first_response(self._context.queue, claiming, clock)
+        responded = clock.monotonic()
         # An open request tells whether there is work, although the one before has failed.
-        while (idle := self._runs.idle_for()) < (most if claiming.is_retrying else limit):
-            await self._worker.clock.sleep_async(limit - idle if idle < limit else FIRST_RESPONSE_INTERVAL)
+        while (idle := min(self._runs.idle_for(), clock.monotonic() - responded)) < (
+            most if claiming.is_retrying else limit
+        ):
+            await clock.sleep_async(limit - idle if idle < limit else shutdown.FIRST_RESPONSE_INTERVAL)
         if not self._shutdown.has_begun:
             if (failure := claiming.failure) is None:
                 log.info("shutting down after %.1f s without work (max_idle)", idle)

@@ -21,9 +21,12 @@ from typing import Any, TypeVar
 
 from taskqueue_client import _arguments as arguments
 from taskqueue_client._transport.network import forget_in_children
+from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
+from taskqueue_client.errors import CallFailed
 from taskqueue_client.models import ReasonResolved
 
+from .claims.claiming import Claiming
 from .claims.keeper import Keeper
 from .config import WorkerConfig
 from .outcomes import InternalError, WorkerShutdown, text_of
@@ -47,6 +50,9 @@ NOTICE_INTERVAL = 5.0
 
 PROGRAM_INTERVAL = 0.25
 """Seconds between looks whether the program's main thread has ended."""
+
+FIRST_RESPONSE_INTERVAL = 1.0
+"""Seconds between looks whether the Queue has responded, so that its time is known."""
 
 HOOK_PATIENCE = 10.0
 """Seconds after which a hook is interrupted when a signal has come: it keeps the worker from reporting and
@@ -247,6 +253,21 @@ async def _notice(
         return None, refusal
     await asyncio.wait([call.ended])
     return (returned[0] if returned else None), call.ended.result()
+
+
+async def first_response(queue: AsyncQueue, claiming: Claiming, clock: Clock) -> None:
+    """Wait until the Queue has responded, or the first claim request has failed.
+
+    Until then, an open claim request does not show that there is no work: it may still connect.
+    """
+    queue = queue.with_options(attempts=1)
+    while not claiming.has_claimed and claiming.failure is None:
+        try:
+            await queue.ping()
+        except CallFailed:
+            await clock.sleep_async(FIRST_RESPONSE_INTERVAL)
+        else:
+            return
 
 
 class RepeatedErrors:

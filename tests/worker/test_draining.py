@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -127,6 +128,23 @@ def test_a_worker_that_cannot_reach_the_queue_ends_after_max_idle_with_the_error
     with pytest.raises(ConnectionFailed, match="claimWork"):
         worker.serve()
     assert "without a task (max_idle): claimWork" in caplog.text
+
+
+def test_a_worker_that_has_had_no_response_from_the_queue_has_not_been_idle(world: World) -> None:
+    """As with a firewall that drops packets: the first claim request fails later than a short `max_idle`."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        root_url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        worker = worker_for(world, lambda _: None, root_url=root_url, max_idle=2.0)
+        worker.clock = clock = world.local.clock
+        with Working(world, worker) as working:
+            with silent.accept()[0]:
+                for _ in range(5):
+                    clock.advance(seconds=1)
+                    assert working.is_alive(within=0.1)
+                silent.close()
+            until(working.has_ended)
+            with pytest.raises(ConnectionFailed, match="claimWork"):
+                working.wait_for_end()
 
 
 def test_a_failed_claim_request_before_the_last_one_is_no_error_at_max_idle(world: World) -> None:

@@ -664,7 +664,7 @@ class TestStart:
         task_id = world.create()
         with Working(world, worker):
             until(lambda: world.run(task_id).state == "completed")  # so the service's time is known
-            clock.advance(seconds=session.FIRST_RESPONSE_INTERVAL)
+            clock.advance(seconds=shutdown.FIRST_RESPONSE_INTERVAL)
             until(lambda: any(seconds > 20 * 60 for seconds in clock.sleeps))
             clock.advance(minutes=31)
             until(lambda: "the worker's own credentials" in caplog.text)
