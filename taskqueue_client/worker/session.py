@@ -427,8 +427,7 @@ class Session:
             self._failure = error
             log.error("%s", masked_text(str(error), secrets))
             self._report_error(error, {}, secrets)
-            if not self._shutdown.has_begun:
-                self._shutdown.begin(asked=False)
+            self._shut_down_soon(asked=False)
 
     def _check_finished(self, _: object = None) -> None:
         if self._claiming.done() and not self._runs.unresolved:
@@ -446,10 +445,14 @@ class Session:
         except (SystemExit, KeyboardInterrupt) as error:
             log.warning("%s raised %s: shutting down", name, type(error).__name__)
             self._failure = self._failure or error
-            if not self._shutdown.has_begun:
-                self._shutdown.begin()
+            self._shut_down_soon(asked=True)
         except BaseException:
             log.exception("%s failed", name)
+
+    def _shut_down_soon(self, *, asked: bool) -> None:
+        """Begin to shut down when the run whose end is the reason does not count any more."""
+        if not self._shutdown.has_begun:
+            asyncio.get_running_loop().call_soon(partial(self._shutdown.begin, asked=asked))
 
     async def _shut_down_when_idle(self, limit: float) -> None:
         # A claim request finds work within `PROMPT`. Of several task queues, the second is asked after two.

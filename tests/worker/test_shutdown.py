@@ -863,6 +863,28 @@ def test_a_hook_that_exits_at_the_end_of_a_run_hands_the_other_runs_back(
     assert f"on_task_end raised {type(error).__name__}: shutting down" in caplog.messages
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), OSError("the disk is gone")])
+def test_a_run_whose_end_shuts_the_worker_down_does_not_count_as_one_that_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
+    """A hook exits, or `max_internal_errors` is reached."""
+    caplog.set_level("INFO")
+    world.create()
+
+    def fail(_: object) -> None:
+        raise error
+
+    is_error = isinstance(error, OSError)
+    worker = worker_for(world, fail if is_error else uploading, max_internal_errors=1)
+    if not is_error:
+        monkeypatch.setattr(worker, "on_task_end", fail)
+    with Working(world, worker) as working:
+        until(working.has_ended)
+        with pytest.raises((SystemExit, InternalError)):
+            working.wait_for_end()
+    assert "shutting down: no more claims, and no runs to wait for" in caplog.messages
+
+
 @pytest.mark.parametrize("error", [GeneratorExit(), asyncio.CancelledError()])
 def test_a_hook_that_raises_anything_else_is_logged(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: BaseException
