@@ -151,7 +151,8 @@ def _path(folder: Path, name: str) -> Path:
     """Return the path of an artifact's file, which is always inside the folder."""
     parts = name.split("/")
     if not all(parts) or {".", ".."} & set(parts) or not name.isprintable():
-        raise InvalidArgument("name", name, "a path within the folder, without empty parts, . and ..")
+        rule = "a path within the folder, without empty parts, . and ..; another folder is given with --to"
+        raise InvalidArgument("name", name, rule)
     return folder.joinpath(*parts)
 
 

@@ -95,6 +95,7 @@ def test_no_artifact_is_written_outside_of_the_folder(
     )
     (outcome,) = run_json("artifacts", "get", task_id, name, "--to", "out")
     assert "expected a path within the folder" in outcome["error"]
+    assert outcome["error"].endswith("; another folder is given with --to")  # as cp has it as an argument
     assert files_in(folder) == {}
 
 
