@@ -26,8 +26,6 @@ from taskqueue_client.errors import InvalidArgument
 
 from .artifact_errors import SourceChanged
 
-_log = logging.getLogger("taskqueue_client.artifacts")
-
 Block = bytes | memoryview
 """A part of the content."""
 
@@ -227,20 +225,19 @@ def _of_file(file: io.BufferedReader) -> Source:
         start = file.tell()
         file.seek(0, io.SEEK_END)  # writes out what the file has buffered, which changes its stamp
         first_stamp = None if stamp is None else stamp()
-        size = file.seek(0, io.SEEK_END) - start
+        size = max(file.seek(0, io.SEEK_END) - start, 0)
         file.seek(start)
     except (OSError, ValueError, AttributeError):  # a pipe or a compressed file, which cannot seek to its end
         return spooled(blocks_of(file))
-    size = max(size, 0)
-    warn_if_at_end(file, size, _log)
     return Source(name, file, start=start, size=size, first_stamp=first_stamp, stamp=stamp, owned=False)
 
 
-def warn_if_at_end(file: object, size: int, log: logging.Logger) -> None:
-    """Log a warning if a file has no content to upload because it was read or written to its end before."""
+def warn_if_at_end(name: str, file: object, size: int, log: logging.Logger) -> None:
+    """Log a warning if an artifact is empty because its file was read or written to its end before."""
     with suppress(Exception):  # a pipe, or an iterable that is not a file: its `tell` may be anything
         if not size and cast("io.BufferedReader", file).tell():
-            log.warning("nothing is uploaded of %r: it is at its end, and seek(0) returns to its start", file)
+            message = "artifact %r is empty: %r is at its end, and seek(0) returns to its start"
+            log.warning(message, name, file)
 
 
 def _stamper_of(file: io.BufferedReader) -> Callable[[], _Stamp] | None:

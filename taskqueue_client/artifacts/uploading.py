@@ -26,7 +26,7 @@ from taskqueue_client.models import ArtifactLocation, CreateArtifactResponse, Cr
 
 from .artifact_errors import NotOffered, StorageRefused, UploadAlreadyBegun
 from .content import content_type_of, gzipped, gzipped_content, is_compressed, is_text
-from .sources import Content, Source, Spool, TemporaryFileFailed, hexdigests, open_source
+from .sources import Content, Source, Spool, TemporaryFileFailed, hexdigests, open_source, warn_if_at_end
 from .storage import UPLOADED, Progress, PutResponse
 from .transfers import SKIP_CDN, Target, Transfer, TransferClient, putting, reporter
 
@@ -199,7 +199,8 @@ def uploading(
     arguments.new_name(artifact.name)
     content_type = options.content_type or content_type_of(artifact.name)
     if not isinstance(content, Source):
-        content = yield from _opened(transfer, content)
+        given, content = content, (yield from _opened(transfer, content))
+        warn_if_at_end(artifact.name, given, content.size, _log)
     upload = _Upload(transfer, artifact, content, options, progress, content_type)
     if content.content is not None:  # in memory: there is nothing to close
         return (yield from upload.steps())

@@ -138,7 +138,7 @@ def test_a_file_that_has_been_read_or_written_to_its_end_is_warned_of(
         client.upload("public/some.bin", file)
         assert not caplog.text
         client.upload("public/none.bin", file)
-    assert "nothing is uploaded of" in caplog.text
+    assert "artifact 'public/none.bin' is empty: <" in caplog.text
     assert client.download("public/none.bin").content == b""
 
 

@@ -62,7 +62,8 @@ def test_the_log_of_a_task_warns_of_a_file_that_was_written_and_not_rewound() ->
 
     result = run_handler(Writer, {})
     assert result.artifacts == {"public/empty": b"", "public/file": b""}
-    assert result.log.count("nothing is uploaded of") == 1
+    assert result.log.count(" is at its end") == 1
+    assert "artifact 'public/file' is empty: <" in result.log
 
 
 def test_an_empty_iterable_whose_tell_is_not_that_of_a_file_is_uploaded() -> None:

@@ -182,7 +182,7 @@ class DeclaredArtifacts:
         if isinstance(source, (str, os.PathLike)):
             declared = _declared_file(name, source, work_directory(), checked, options)
         else:
-            declared = DeclaredArtifact(name, self._stored(source), checked)
+            declared = DeclaredArtifact(name, self._stored(name, source), checked)
         self._add([declared])
 
     async def declare_async(self, name: str, source: AsyncIterable[bytes], options: ArtifactOptions) -> None:
@@ -273,7 +273,7 @@ class DeclaredArtifacts:
                 "the handler of this run has ended: it can declare no more artifacts and properties"
             )
 
-    def _stored(self, source: object) -> Path | bytes:
+    def _stored(self, name: str, source: object) -> Path | bytes:
         """Return content that can still be read when the handler has ended."""
         if isinstance(source, (bytes, bytearray, memoryview)):
             return bytes(cast("bytes", source))
@@ -282,7 +282,7 @@ class DeclaredArtifacts:
         with path.open("wb") as file:
             for block in blocks:
                 file.write(checked_block(block))
-            warn_if_at_end(source, file.tell(), self._log.logger)
+            warn_if_at_end(name, source, file.tell(), self._log.logger)
         return path
 
     def _new_file(self) -> Path:
