@@ -188,7 +188,10 @@ def _access(queue: Queue, subject: Subject) -> Iterator[Finding]:
 
 
 def _certificate(credentials: Credentials, now: datetime) -> Result:
-    left = (expires_at(credentials) or 0) - now.timestamp()
+    expires = expires_at(credentials)
+    if expires is None:
+        return Verdict.WRONG, "not a certificate of temporary credentials: it has no `expiry`"
+    left = expires - now.timestamp()
     if left <= 0:
         return Verdict.WRONG, "the temporary credentials have expired: get new ones"
     verdict = Verdict.NOTE if left < _SOON else Verdict.GOOD

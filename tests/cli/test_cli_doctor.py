@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import pytest
 
 from taskqueue_client import Credentials, Queue, temporary_credentials
@@ -135,6 +136,14 @@ def test_expired_credentials_are_named(
     )
     assert result.exit_code == ExitStatus.REFUSED
     assert "the credentials have expired" in result.stderr
+
+
+def test_a_certificate_without_a_date_of_expiry_is_not_called_expired(
+    deployment: LocalQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    become(monkeypatch, msgspec.structs.replace(deployment.credentials, certificate="{}"))
+    message = "not a certificate of temporary credentials: it has no `expiry`"
+    assert verdicts()["certificate"] == ("wrong", message)
 
 
 SUBMITTING = [
