@@ -55,9 +55,10 @@ class Rule(NamedTuple):
     def of_text(self, text: str) -> Any:
         """Return the value that a text stands for; the text itself if it is not allowed."""
         try:
-            return msgspec.convert(text, self.type, strict=False, dec_hook=converted)
+            value = msgspec.convert(text, self.type, strict=False, dec_hook=converted)
         except (msgspec.ValidationError, UnicodeEncodeError):  # a variable may hold bytes that are not UTF-8
             return text
+        return text if value is None else value  # for msgspec, `null` is None
 
 
 _COUNT = Rule(Annotated[int, msgspec.Meta(ge=1)], "a whole number, 1 or more")

@@ -15,7 +15,7 @@ import pytest
 
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.config import WorkerConfig
-from taskqueue_client.worker.config_sources import load_config, load_custom_settings
+from taskqueue_client.worker.config_sources import load_config, load_custom_settings, setting_of_text
 
 IDENTITY: dict[str, Any] = {"task_queue_id": "proj/linux", "worker_group": "rack1", "worker_id": "w1"}
 
@@ -149,6 +149,17 @@ def test_a_value_that_is_not_allowed_is_refused_by_name(name: str, given: Any) -
         WorkerConfig(**{**IDENTITY, name: given})
     assert caught.value.argument == name
     assert caught.value.allowed
+
+
+@pytest.mark.parametrize("name", ["max_idle", "metrics_port", "live_log_url"])
+def test_the_text_null_is_no_value_of_an_optional_setting(tmp_path: Path, name: str) -> None:
+    """As an option it left the value of the file in place, as a variable it did not."""
+    file = written(tmp_path / "worker.yml", "max_idle: 60\nmetrics_port: 9400\n")
+    variable = f"TASKQUEUE_{name.upper()}"
+    with pytest.raises(InvalidArgument, match=f"{variable}: 'null' is not valid"):
+        load_config(IDENTITY, file=file, environ={variable: "null"})
+    with pytest.raises(InvalidArgument, match=f"{name}: 'null' is not valid"):
+        load_config({**IDENTITY, name: setting_of_text(name, "null")}, file=file, environ={})
 
 
 @pytest.mark.parametrize("given", ["~/work", Path("~/work")])
