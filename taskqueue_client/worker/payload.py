@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
@@ -264,21 +265,31 @@ def _check_parts(schema: Mapping[str, Any], kind: Any, registry: Any) -> None:
     from referencing.exceptions import Unresolvable  # noqa: PLC0415 - as above
     from referencing.jsonschema import specification_with  # noqa: PLC0415 - as above
 
-    root = specification_with(str(kind.META_SCHEMA["$schema"])).create_resource(schema)
+    specification = specification_with(str(kind.META_SCHEMA["$schema"]))
+    root = specification.create_resource(schema)
     pending: list[tuple[Any, Any]] = [(registry.resolver_with_root(root), root)]
+    seen: set[int] = set()
     for resolver, part in pending:  # which grows
+        if id(part.contents) in seen:
+            continue
+        seen.add(id(part.contents))
         keywords = dict(_members(part.contents))
         for key, why in _without_effect(keywords, kind):
             place = json_path(*next(_paths_to(part.contents, schema)), key)
             log.warning("payload_schema at %s: unknown keyword, which has no effect: %s", place, why)
-        reference = keywords.get("$ref")
-        try:
-            if reference is not None:
-                resolver.lookup(reference)
-        except Unresolvable:
-            path = [*next(_paths_to(part.contents, schema)), "$ref"]
-            raise _wrong_schema(path, reference, "a reference to an existing place in the schema") from None
+        for key in keywords.keys() & _REFERENCES & kind.VALIDATORS.keys():
+            target = None
+            with suppress(Unresolvable):
+                target = resolver.lookup(keywords[key])
+            if target is None or not isinstance(cast("object", target.contents), (dict, bool)):
+                path = [*next(_paths_to(part.contents, schema)), key]
+                raise _wrong_schema(path, keywords[key], "a reference to an existing place in the schema")
+            pending.append((target.resolver, specification.create_resource(target.contents)))
         pending += [(resolver.in_subresource(each), each) for each in part.subresources()]
+
+
+_REFERENCES = {"$ref", "$dynamicRef"}
+"""The keywords whose targets must exist; of `$recursiveRef`, the only value with an effect is `#`."""
 
 
 def _without_effect(keys: Iterable[str | int], kind: Any) -> Iterator[tuple[str, str]]:

@@ -196,6 +196,15 @@ def test_a_key_missing_from_an_alternative_is_reported_once() -> None:
         ({"properties": {"a": {"pattern": "("}}}, "payload_schema at $.properties.a.pattern: '('"),
         ({"anyOf": [{}, {"$ref": "#/no"}]}, "payload_schema at $.anyOf[1]['$ref']: '#/no'"),
         ({"$ref": "http://127.0.0.1:1/"}, "payload_schema at $['$ref']: 'http://127.0.0.1:1/'"),
+        ({"items": {"$dynamicRef": "#no"}}, "payload_schema at $.items['$dynamicRef']: '#no'"),
+        (
+            {"$ref": "#/x-a", "x-a": {"not": {"$ref": "#/no"}}},
+            "payload_schema at $['x-a'].not['$ref']: '#/no'",
+        ),
+        (
+            {"items": {"$ref": "#/required"}, "required": []},
+            "payload_schema at $.items['$ref']: '#/required'",
+        ),
         ({"$ref": "#"}, "payload_schema at $: "),
         (Problem, f"payload_schema at $: {Problem} is not valid; expected a dict with a JSON Schema"),
     ],
@@ -204,6 +213,11 @@ def test_a_wrong_schema_is_an_error_that_names_the_place(schema: Any, place: str
     with pytest.raises(InvalidArgument) as caught:
         PayloadSchema(schema)
     assert str(caught.value).startswith(place)
+
+
+def test_a_schema_may_refer_to_itself_and_to_places_that_no_keyword_is_about() -> None:
+    schema = {"x-tree": {"items": {"$ref": "#/x-tree"}, "type": "array"}, "$ref": "#/x-tree"}
+    assert words(schema, [[], [3]]) == ['$[1][0]: 3 is not valid; expected a value of type "array"']
 
 
 @pytest.mark.parametrize(
