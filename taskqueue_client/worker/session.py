@@ -171,6 +171,7 @@ class Session:
             slots=self._worker.config.concurrency,
             blocked=self._calls.blocked_for(now),
             credentials_left=self._credentials_left(),
+            clock_offset=self._clock_offset(),
         )
 
     def _credentials_left(self) -> float | None:
@@ -178,6 +179,11 @@ class Session:
         expires = expires_at(self._credentials)
         left = math.nan if expires is None else expires - known_time(self._queue)
         return None if math.isnan(left) else left
+
+    def _clock_offset(self) -> float | None:
+        """Return by how many seconds the Queue's clock is ahead; None if that is unknown."""
+        offset = known_time(self._queue) - self._worker.clock.now()
+        return None if math.isnan(offset) else float(round(offset))
 
     # Start and end
 

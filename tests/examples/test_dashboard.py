@@ -41,6 +41,7 @@ def exposed() -> dict[str, set[tuple[str, str]]]:
         slots=2,
         blocked=0.0,
         credentials_left=3600.0,
+        clock_offset=0.0,
     )
     body, _ = WorkerMetrics([WorkerIdentity("proj/linux", "rack", "w1")], lambda: vitals).exposition()
     found: dict[str, set[tuple[str, str]]] = {}

@@ -92,6 +92,13 @@ def test_the_time_left_of_the_credentials_is_shown_by_the_clock_of_the_queue(wor
         assert 3500 < left < 3700
 
 
+def test_the_offset_of_the_machine_s_clock_is_shown(world: World, port: int) -> None:
+    world.local.clock.advance(seconds=7200)
+    with Working(world, worker_for(world, lambda _: None, metrics_port=port)):
+        until(lambda: status(port, "ready") == 200)
+        assert shown(port, "clock_offset_seconds") == pytest.approx(7200, abs=60)
+
+
 def test_an_upload_that_fails_because_of_the_task_is_not_counted_as_one_of_the_worker(
     world: World, port: int
 ) -> None:

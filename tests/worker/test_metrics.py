@@ -34,6 +34,7 @@ VITALS = Vitals(
     slots=2,
     blocked=0.0,
     credentials_left=3600.0,
+    clock_offset=0.0,
 )
 
 
@@ -178,9 +179,12 @@ def test_the_info_names_the_versions_and_the_worker(metrics: WorkerMetrics) -> N
 
 
 def test_a_gauge_without_a_value_is_not_shown() -> None:
-    nothing = replace(VITALS, since_claim=None, lease_left=None, claimed=0, credentials_left=None)
+    nothing = replace(
+        VITALS, since_claim=None, lease_left=None, claimed=0, credentials_left=None, clock_offset=None
+    )
     metrics = metrics_of(nothing)
     assert value(metrics, "credentials_left_seconds") is None
+    assert value(metrics, "clock_offset_seconds") is None
     assert value(metrics, "claim_call_age_seconds") is None
     assert value(metrics, "lease_left_seconds") is None
     assert value(metrics, "tasks_claimed") == 0

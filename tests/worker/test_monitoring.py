@@ -36,6 +36,7 @@ WELL = Vitals(
     slots=2,
     blocked=0.0,
     credentials_left=None,
+    clock_offset=None,
 )
 
 

@@ -64,6 +64,7 @@ class Vitals:
         blocked: For how long the worker's event loop has been blocked, by a hook or a log handler that waits.
         credentials_left: What is left of the worker's own credentials; None if they do not expire, or while
             the Queue's time is unknown.
+        clock_offset: By how much the Queue's clock is ahead of this machine's; None while that is unknown.
     """
 
     has_claimed: bool
@@ -75,6 +76,7 @@ class Vitals:
     slots: int
     blocked: float
     credentials_left: float | None
+    clock_offset: float | None
 
 
 class _Labels(NamedTuple):
@@ -166,6 +168,11 @@ class WorkerMetrics:
                 "credentials_left_seconds",
                 "What is left of the worker's own credentials.",
                 vitals.credentials_left,
+            ),
+            (
+                "clock_offset_seconds",
+                "By how much the Queue's clock is ahead of this machine's.",
+                vitals.clock_offset,
             ),
             ("handlers_stuck", "Handlers that do not stop, though their runs have ended.", vitals.stuck),
         ):
