@@ -266,7 +266,7 @@ def _check_parts(schema: Mapping[str, Any], kind: Any, registry: Any) -> None:
     from referencing.jsonschema import specification_with  # noqa: PLC0415 - as above
 
     specification = specification_with(str(kind.META_SCHEMA["$schema"]))
-    root = specification.create_resource(schema)
+    root, paths = specification.create_resource(schema), _paths(schema)
     pending: list[tuple[Any, Any]] = [(registry.resolver_with_root(root), root)]
     seen: set[int] = set()
     for resolver, part in pending:  # which grows
@@ -275,14 +275,14 @@ def _check_parts(schema: Mapping[str, Any], kind: Any, registry: Any) -> None:
         seen.add(id(part.contents))
         keywords = dict(_members(part.contents))
         for key, why in _without_effect(keywords, kind):
-            place = json_path(*next(_paths_to(part.contents, schema)), key)
+            place = json_path(*paths[id(part.contents)], key)
             log.warning("payload_schema at %s: unknown keyword, which has no effect: %s", place, why)
         for key in keywords.keys() & _REFERENCES & kind.VALIDATORS.keys():
             target = None
             with suppress(Unresolvable):
                 target = resolver.lookup(keywords[key])
             if target is None or not isinstance(cast("object", target.contents), (dict, bool)):
-                path = [*next(_paths_to(part.contents, schema)), key]
+                path = [*paths[id(part.contents)], key]
                 raise _wrong_schema(path, keywords[key], "a reference to an existing place in the schema")
             pending.append((target.resolver, specification.create_resource(target.contents)))
         pending += [(resolver.in_subresource(each), each) for each in part.subresources()]
@@ -319,13 +319,16 @@ _LIKENESS = 0.8
 similar to another one that only annotates."""
 
 
-def _paths_to(wanted: object, value: object) -> Iterator[list[str | int]]:
-    """Yield the paths to `wanted`, compared by identity."""
-    if value is wanted:
-        yield []
-    for step, member in _members(value):
-        for path in _paths_to(wanted, member):
-            yield [step, *path]
+def _paths(schema: Mapping[str, Any]) -> dict[int, list[str | int]]:
+    """Return the path to each part of a schema, by its identity."""
+    paths: dict[int, list[str | int]] = {id(schema): []}
+    parts: list[object] = [schema]
+    for part in parts:  # which grows
+        for step, member in _members(part):
+            if id(member) not in paths:
+                paths[id(member)] = [*paths[id(part)], step]
+                parts.append(member)
+    return paths
 
 
 def _members(value: object) -> Iterable[tuple[str | int, object]]:

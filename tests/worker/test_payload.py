@@ -268,6 +268,21 @@ def test_keys_that_annotate_and_keys_of_payloads_are_not_logged(caplog: pytest.L
     assert caplog.messages == []
 
 
+def test_the_place_of_each_unknown_keyword_is_found_without_a_search(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Counted(dict[str, Any]):
+        read: ClassVar[int] = 0
+
+        def items(self) -> Any:
+            Counted.read += 1
+            return super().items()
+
+    PayloadSchema({"properties": {str(number): Counted(minlength=1) for number in range(200)}})
+    assert len(caplog.messages) == 200
+    assert Counted.read < 200 * 50
+
+
 def test_a_schema_of_a_thousand_levels_is_an_error() -> None:
     schema: dict[str, Any] = {}
     for _ in range(1000):
