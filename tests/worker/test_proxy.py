@@ -568,6 +568,24 @@ def test_calls_of_more_connections_than_a_proxy_has_wait_for_each_other(
         assert [each.result().content for each in calls] == [b"all"] * 20
 
 
+def test_a_full_proxy_closes_connections_that_only_wait_for_a_further_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a client with a pool of idle connections would keep out all others until these time out."""
+    monkeypatch.setattr(bounded_server, "SILENCE", 0.01)
+
+    def ping(handler: BaseHTTPRequestHandler) -> None:
+        respond(handler, 200, b"all")
+
+    with Upstream(ping) as upstream, scripted(upstream) as proxy, ExitStack() as stack:
+        url = f"{proxy.url}/api/queue/v1/ping"
+        for _ in range(5):
+            session = stack.enter_context(requests.Session())
+            assert session.get(url, timeout=60).content == b"all"
+        monkeypatch.setattr(bounded_server, "MOST_CONNECTIONS", 5)
+        assert requests.get(url, timeout=60).content == b"all"
+
+
 def test_a_response_that_is_cut_does_not_look_whole() -> None:
     def cut(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)

@@ -22,7 +22,7 @@ IDLE = 75.0
 a laptop that was closed, or may keep it open to shut others out."""
 
 SILENCE = 1.0
-"""Seconds that a connection may take to its first request while others wait. Also those between attempts to
+"""Seconds that a connection may take to its next request while others wait. Also those between attempts to
 accept a connection."""
 
 WAITING = 1024
@@ -41,8 +41,8 @@ http_log.addFilter(_is_about_the_server)
 class BoundedServer(web.Server):
     """A server with at most `MOST_CONNECTIONS`: further ones wait until one ends.
 
-    Meanwhile, the oldest one that has sent no request for `SILENCE` is closed, so that clients that connect
-    and send nothing do not keep others out. Responses of a full server end their connections, too.
+    Meanwhile, those are closed that have sent no request for `SILENCE`, so that clients that connect and send
+    nothing, or keep idle connections, do not keep others out. Responses of a full server end theirs, too.
     """
 
     def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
@@ -86,7 +86,7 @@ class BoundedServer(web.Server):
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         """Note a connection."""
         super().connection_made(handler, transport)
-        self._silent[handler] = self._loop.time(), transport
+        self._silent[handler] = (self._loop.time(), transport)
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         """Note the end of a connection, and accept another one."""
@@ -131,10 +131,9 @@ class BoundedServer(web.Server):
                 "the server on %s:%d has %d connections: further ones wait until one ends",
                 *(*self._address, MOST_CONNECTIONS),
             )
-        for handler, (since, transport) in [*self._silent.items()][:1]:
-            if self._loop.time() - since >= SILENCE:
-                del self._silent[handler]
-                transport.abort()
+        for since, transport in self._silent.values():
+            if self._loop.time() - since >= SILENCE and not transport.get_write_buffer_size():
+                transport.close()
 
     def _pause(self) -> None:
         """Accept nothing until a connection ends, or `SILENCE` is over."""
@@ -148,7 +147,11 @@ class BoundedServer(web.Server):
             self._loop.add_reader(self._listener, self._accept)
 
     async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
-        response = await self._handler(request)
+        try:
+            response = await self._handler(request)
+        finally:
+            if (transport := request.transport) is not None:
+                self._silent[request.protocol] = (self._loop.time(), transport)
         if self._is_full:
             response.force_close()
         return response
