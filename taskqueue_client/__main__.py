@@ -13,6 +13,9 @@ from pathlib import Path
 
 _EXTRA = frozenset({"click", "rich", "yaml"})  # the packages of the extra `cli`
 
+_BY_SIGNAL = 128
+"""The exit status of a command that a signal ends is more."""
+
 LINGERING = 30.0
 """Seconds from the end of a worker to that of its process."""
 
@@ -29,6 +32,8 @@ def main() -> None:
             raise
         sys.exit(f"taskqueue needs {error.name}: pip install 'taskqueue_client[cli]'")
     except SystemExit as ended:
+        if isinstance(ended.code, int) and ended.code > _BY_SIGNAL:
+            _drop_rest()
         if sys.argv[1:2] == ["work"]:  # the output of the others may wait for its reader
             status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
             end_process_within(LINGERING, status)
@@ -93,9 +98,14 @@ def _write_rest() -> None:
     try:
         sys.stdout.flush()
     except OSError:
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, sys.stdout.fileno())
-        os.close(nothing)
+        _drop_rest()
+
+
+def _drop_rest() -> None:
+    """Drop the rest of the output, for which an interrupted command would wait until somebody reads it."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)
 
 
 if __name__ == "__main__":

@@ -50,10 +50,10 @@ def print_either(value: object, line: str, *, as_json: bool) -> None:
 
 
 def print_change(value: object, line: str, *, as_json: bool) -> None:
-    """Print what a command has changed, such as ids of new tasks; a failing output must not lose it."""
+    """Print what a command has changed, such as ids of new tasks, also if output fails or is interrupted."""
     try:
         print_either(value, line, as_json=as_json)
-    except OSError:
+    except (OSError, KeyboardInterrupt):
         click.echo(line, err=True)
         raise
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import select
+import signal
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +17,10 @@ import pytest
 
 from taskqueue_client import Queue, from_now, slugid
 from taskqueue_client.cli.failures import ExitStatus
+from taskqueue_client.cli.output import print_change
 from taskqueue_client.models import TaskState
-from tests.cli.command import COMMAND
+from tests.cli.command import COMMAND, ENDING
+from tests.cli.command import running as running_command
 
 pytestmark = pytest.mark.usefixtures("deployment")
 
@@ -107,6 +114,26 @@ def test_a_worker_ends_also_if_nobody_reads_its_standard_output(folder: Path) ->
             process.kill()
 
 
+PIPE_SIZE = 4096
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_a_signal_ends_a_command_whose_output_nobody_reads(
+    folder: Path, definition: dict[str, Any], number: signal.Signals
+) -> None:
+    task = {**definition, "payload": {"text": "x" * (PIPE_SIZE // 2)}}  # two of them do not fit
+    (folder / "graph.json").write_text(json.dumps({"tasks": {"a": task, "b": task}}))
+    with running_command("submit", "graph.json", "--dry-run") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
+        select.select([process.stdout], [], [])  # the first one is written
+        while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+            pass  # the second one does not wait for the reader yet
+        process.send_signal(number)
+        assert (process.wait(timeout=60), process.stderr.read()) == (128 + number, "Interrupted.\n")
+
+
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_a_log_that_cannot_be_written_is_not_taken_for_one_that_cannot_be_read(
     running: tuple[str, Queue], options: Sequence[str]
@@ -160,6 +187,22 @@ def test_the_id_of_a_copy_is_on_standard_error_if_standard_output_fails(
     original, copy, state = line.split()
     assert (status, original, state, rest) == (ExitStatus.NOT_COMPLETED, task_id, "pending", [FAILED])
     assert queue.status(copy).status.state is TaskState.PENDING
+
+
+class _UnreadOutput(StringIO):
+    """Standard output that nobody reads, until the user presses Ctrl-C."""
+
+    def flush(self) -> None:
+        raise KeyboardInterrupt
+
+
+def test_what_a_command_has_changed_is_on_standard_error_if_printing_it_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdout", _UnreadOutput())
+    with pytest.raises(KeyboardInterrupt):
+        print_change({}, "group G", as_json=False)
+    assert capsys.readouterr().err == "group G\n"
 
 
 def test_the_first_line_of_submit_is_enough_for_a_reader(file: str) -> None:
