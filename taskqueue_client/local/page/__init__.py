@@ -43,7 +43,7 @@ from taskqueue_client.local.engine.core import Core
 from taskqueue_client.local.engine.task_artifacts import get_artifact
 from taskqueue_client.local.faults import AnyFault, FaultInjector
 from taskqueue_client.local.http.admin import LONGEST_STEP
-from taskqueue_client.local.http.api import ROUTES, Api
+from taskqueue_client.local.http.api import ROUTES, Api, BrokenEscapeError
 from taskqueue_client.local.http.request_bodies import read_body
 from taskqueue_client.local.http.schema_check import is_address
 from taskqueue_client.local.messages import Message
@@ -214,6 +214,9 @@ class Page:
             return await self._respond(request, request.raw_path.partition("?")[0])
         except Refusal as refusal:
             return _json({"code": refusal.code, "message": refusal.message}, refusal.status)
+        except (BrokenEscapeError, msgspec.DecodeError) as error:
+            message = f"A part of the request cannot be decoded: {error}"
+            return _json({"code": "InputError", "message": message}, 400)
         except Exception:  # noqa: BLE001 - whatever goes wrong, its inside is for the log only
             _log.exception("page: %s %s failed", request.method, request.path)
             return _json({"code": "InternalServerError", "message": "See the log of the queue"}, 500)

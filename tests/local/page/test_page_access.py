@@ -102,6 +102,21 @@ def test_without_the_cookie_nothing_is_shown(queue: LocalQueue, path: str) -> No
         assert requests.get(queue.root_url + path, headers=headers, timeout=30).status_code == 401
 
 
+@pytest.mark.parametrize("body", ["", "[]", '{"token": 1}', '{"token": "\\ud800"}', "\x80"])
+def test_a_token_that_cannot_be_read_is_refused(queue: LocalQueue, body: str) -> None:
+    url, headers = f"{queue.root_url}/page/session", {"Origin": queue.root_url}
+    response = requests.post(url, data=body.encode("latin-1"), headers=headers, timeout=30)
+    assert (response.status_code, response.json()["code"]) == (400, "InputError")
+
+
+@pytest.mark.parametrize("path", ["task/%FF", "task/%ED%A0%80/status"])
+def test_a_path_that_cannot_be_decoded_is_refused(
+    queue: LocalQueue, session: requests.Session, path: str
+) -> None:
+    response = session.get(f"{queue.root_url}/page/api/queue/v1/{path}", timeout=30)
+    assert (response.status_code, response.json()["code"]) == (400, "InputError")
+
+
 @pytest.mark.parametrize("after", ["", "after=0", "after=²", f"after={'9' * 5000}"])
 def test_the_stream_begins_after_whatever_entry_is_named(
     queue: LocalQueue, session: requests.Session, after: str
