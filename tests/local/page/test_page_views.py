@@ -233,6 +233,17 @@ def test_artifacts_are_previewed_and_downloaded(
         assert download.value.suggested_filename == "report.json"
 
 
+@pytest.mark.parametrize("name", ["/first", "public//double", "public/last/", "public/50%2F?#.txt"])
+def test_an_artifact_is_previewed_whatever_its_name(scenery: Scenery, open_page: Open, name: str) -> None:
+    task_id = scenery.create("names")
+    (client,) = scenery.claim()
+    with client:
+        scenery.upload(client, name, "its content", "text/plain")
+    page = open_page(f"/task/{task_id}/artifacts")
+    page.get_by_role("link", name=name, exact=True).click()
+    expect(page.get_by_role("region", name="Preview").locator("pre")).to_have_text("its content")
+
+
 def test_a_preview_that_is_loaded_late_does_not_replace_that_of_another_artifact(
     scenery: Scenery, open_page: Open
 ) -> None:
@@ -244,7 +255,7 @@ def test_a_preview_that_is_loaded_late_does_not_replace_that_of_another_artifact
         page = open_page(f"/task/{task_id}/artifacts")
         late: list[Route] = []
         page.route(
-            "**/slow.txt",
+            "**slow.txt",
             lambda route: late.append(route) if _is_preview(route.request) else route.continue_(),
         )
         with page.expect_request(_is_preview):

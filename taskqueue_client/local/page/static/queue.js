@@ -73,7 +73,7 @@ export async function artifact(taskId, runId, name, { method = "GET", headers } 
 }
 
 export function artifactUrl(taskId, runId, name) {
-  return `/page/artifact/${taskId}/${runId}/${name.split("/").map(encodeURIComponent).join("/")}`;
+  return `/page/artifact/${taskId}/${runId}/${encodeURIComponent(name)}`;
 }
 
 /** Exchange the token in the address for a cookie, and forget it. */

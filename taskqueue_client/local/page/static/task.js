@@ -256,7 +256,7 @@ export function task(frame, here) {
   }
 
   function artifactLink(name) {
-    return h("a", { href: `#/task/${taskId}/artifacts/${runId()}/${name.split("/").map(encodeURIComponent).join("/")}` }, name);
+    return h("a", { href: `#/task/${taskId}/artifacts/${runId()}/${encodeURIComponent(name)}` }, name);
   }
 
   function artifactTable() {
