@@ -138,6 +138,21 @@ def test_the_python_and_the_shell_command_that_are_shown_do_the_same(
     assert scenery.queue.status(second).status.state == "exception"
 
 
+def test_a_text_that_the_browser_does_not_copy_is_not_said_to_be_copied(
+    scenery: Scenery, open_page: Open
+) -> None:
+    page = open_page(f"/task/{scenery.create('copied')}/definition")
+    with no_errors(page):
+        page.evaluate(WITHOUT_CLIPBOARD)
+        page.get_by_role("button", name="Copy JSON").click()
+        expect(page.get_by_text("The browser copies nothing")).to_be_visible()
+    expect(page.get_by_role("button", name="Copy JSON")).to_be_visible()
+
+
+WITHOUT_CLIPBOARD = "() => { Object.defineProperty(navigator, 'clipboard', { value: undefined }) }"
+"""As for a page that another machine serves without TLS."""
+
+
 def test_the_buttons_of_the_clock_stay_when_its_time_is_drawn_again(open_page: Open) -> None:
     """One that is replaced between the press and the release of the mouse gets no click."""
     page = open_page("/")

@@ -149,6 +149,7 @@ export function copyButton(text, label = "Copy") {
 }
 
 async function copy(text, button) {
+  if (!navigator.clipboard) return notice("The browser copies nothing from a page that another machine serves: select the text.", "error");
   await navigator.clipboard.writeText(text);
   const before = button.textContent;
   button.textContent = "Copied";
