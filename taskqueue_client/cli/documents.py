@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Generator, Hashable, Iterable
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -63,17 +64,60 @@ def shown(path: Path) -> str:
 
 
 def _read_json(path: Path, text: str) -> object:
+    parts = _JsonParts(path, text)
     try:
         return json.loads(
             text,
-            object_pairs_hook=lambda pairs: _without_twins(path, pairs),
-            parse_float=_finite,
-            parse_constant=_finite,
+            object_pairs_hook=parts.object,
+            parse_int=parts.integer,
+            parse_float=parts.number,
+            parse_constant=parts.number,
         )
     except json.JSONDecodeError as error:
         raise Failure(f"{shown(path)}, line {error.lineno}, column {error.colno}: {error.msg}") from error
-    except ValueError as error:  # of a number
-        raise Failure(f"{shown(path)}: {error}") from error
+
+
+class _JsonParts:
+    """Makes the parts of a JSON document, and refuses what JSON or Python lacks, with its place."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self._path = path
+        self._text = text
+        self._ended = 0  # objects
+
+    def object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        """Return an object; called for each in the order of their ends."""
+        self._ended += 1
+        members = dict(pairs)
+        if len(members) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twin = next(key for key in keys if keys.count(key) > 1)
+            raise Failure(
+                f"{self._place('}', self._ended)}: duplicate key {twin!r} in the object that ends here"
+            )
+        return members
+
+    def integer(self, text: str) -> int:
+        """Return a whole number."""
+        try:
+            return int(text)
+        except ValueError as error:
+            most = sys.get_int_max_str_digits()
+            problem = f"{len(text):,} digits; at most {most:,} are allowed in a whole number"
+            raise Failure(f"{self._place(text)}: {problem}") from error
+
+    def number(self, text: str) -> float:
+        """Return a number with a fraction or exponent."""
+        try:
+            return _finite(text)
+        except ValueError as error:
+            raise Failure(f"{self._place(text)}: {error}") from error
+
+    def _place(self, token: str, count: int = 1) -> str:
+        """Return the place of the first token like this one, or a later one, outside of strings."""
+        pattern = rf'"(?:[^"\\]|\\.)*"|{re.escape(token)}'
+        found = (each.start() for each in re.finditer(pattern, self._text) if each[0] == token)
+        return _place(self._path, self._text[: next(islice(found, count - 1, None))])
 
 
 def _finite(text: str) -> float:
@@ -82,15 +126,6 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{text} is not a number in JSON")
     return number
-
-
-def _without_twins(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twin = next(key for key in keys if keys.count(key) > 1)
-        raise Failure(f"{shown(path)}: duplicate key {twin!r} in one object")
-    return members
 
 
 def _read_yaml(path: Path, text: str) -> object:

@@ -123,10 +123,20 @@ def test_dates_in_yaml_stay_text(definition: dict[str, Any], queue: Queue) -> No
         ("a.yml", "b: 1\na: &a [1, *a]\n", "a.yml, line 2, column 4: contains itself, by an alias"),
         ("a.yml", "&a\nb: {c: *a}\n", "a.yml, line 1, column 1: contains itself, by an alias"),
         ("a.yml", "a: &a {<<: *a}\n", "a.yml, line 1, column 4: contains itself, by an alias"),
-        ("a.json", '{"a": ' + 5000 * "9" + "}", "a.json: Exceeds the limit"),
-        ("a.json", '{"a": 1e999}', "a.json: 1e999 is not a number in JSON"),
+        ("a.json", '{"a": ' + 5000 * "9" + "}", "a.json, line 1, column 7: 5,000 digits; "),
+        ("a.json", '{"1e999": 1,\n "a": 1e999}', "a.json, line 2, column 7: 1e999 is not a number in JSON"),
+        ("a.json", '["NaN \\" NaN",\n -1, NaN]', "a.json, line 2, column 6: NaN is not a number in JSON"),
         ("a.json", '{\n  "tasks": {,\n', "a.json, line 2, column 13: "),
-        ("a.json", '{"tasks": 1, "tasks": 2}', "a.json: duplicate key 'tasks'"),
+        (
+            "a.json",
+            '{"a": 1, "a": 2}',
+            "a.json, line 1, column 16: duplicate key 'a' in the object that ends ",
+        ),
+        (
+            "a.json",
+            '{"{": {"}": {}},\n "b": [{},\n {"b": 1, "\\"": {}, "b": 3}, {"c": 1, "c": 2}]}',
+            "a.json, line 3, column 27: duplicate key 'b' in the object that ends here",
+        ),
     ],
 )
 def test_a_broken_file_is_refused_with_line_and_column(name: str, text: str, message: str) -> None:
