@@ -225,7 +225,8 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         document = _decoded(file)
     except (OSError, ValueError, RecursionError) as error:
-        raise InvalidArgument("config_file", str(file), "", f"cannot read {str(file)!r}: {error}") from error
+        cause = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise InvalidArgument("config_file", str(file), "", f"cannot read {str(file)!r}: {cause}") from error
     if not isinstance(document, dict):
         found = "is empty" if document is None else f"contains a {type(document).__name__}"
         raise InvalidArgument(
@@ -257,13 +258,19 @@ def _check_yaml(content: bytes) -> None:
     except yaml.YAMLError as error:
         if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):
             problem = ", ".join(filter(None, [error.context, error.problem]))
-            raise ValueError(f"line {mark.line + 1}, column {mark.column + 1}: {problem}") from error
+            raise ValueError(f"{_place(mark)}: {problem}") from error
         raise ValueError(error) from error
     for node in nodes:  # which grows, by each node once: aliases may repeat a node without end
         parts: list[yaml.Node] = node.value if isinstance(node, yaml.SequenceNode) else []
         if isinstance(node, yaml.MappingNode):
-            keys = [key.value for key, _ in node.value]
-            if twice := {key for key in keys if isinstance(key, str) and keys.count(key) > 1}:
-                raise ValueError(f"duplicate key {min(twice)!r}")
+            keys: set[str] = set()
+            for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+                if key.value in keys:
+                    raise ValueError(f"{_place(key.start_mark)}: duplicate key {key.value!r}")
+                keys.add(key.value)
             parts = [value for _, value in node.value]
         nodes += [part for part in parts if part not in nodes]
+
+
+def _place(mark: Any) -> str:
+    return f"line {mark.line + 1}, column {mark.column + 1}"

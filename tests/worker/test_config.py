@@ -239,9 +239,10 @@ def test_an_error_names_the_variable(text: str) -> None:
         ("a: [1\nb: 1", "worker.yml': line 2, column 2: while parsing a flow sequence, expected "),
         ("a: 1\n---\nb: 2", "line 2, column 1: expected a single document in the stream, but found another "),
         ("a: \x01", "cannot read '.*worker.yml': unacceptable character #x0001"),
-        ("concurrency: 1\nconcurrency: 2", "cannot read '.*worker.yml': duplicate key 'concurrency'"),
-        ("worker: {custom: {a: 1, b: 2, a: 3}}", "cannot read '.*worker.yml': duplicate key 'a'"),
-        ("worker: {custom: {b: [{a: 1, a: 3}]}}", "cannot read '.*worker.yml': duplicate key 'a'"),
+        ("concurrency: 1\nconcurrency: 2", "worker.yml': line 2, column 1: duplicate key 'concurrency'"),
+        ("worker: {custom: {a: 1, b: 2, a: 3}}", "worker.yml': line 1, column 31: duplicate key 'a'"),
+        ("worker: {custom: {b: [{a: 1,\n a: 3}]}}", "worker.yml': line 2, column 2: duplicate key 'a'"),
+        ("worker: " + 1000 * "[" + 1000 * "]", "cannot read '.*worker.yml': nested too deeply"),
     ],
 )
 def test_an_error_names_the_key_and_the_file(tmp_path: Path, text: str, words: str) -> None:
