@@ -19,7 +19,11 @@ from .failures import Failure
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Read the object in a file: JSON if its name ends in `.json`, else YAML; `-` is standard input."""
+    """Read the object in a file; `-` is standard input.
+
+    The file is JSON if its name ends in `.json`, and YAML if its name ends in `.yml` or `.yaml`. Otherwise,
+    the content decides.
+    """
     try:
         content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
         text = content.decode("utf-8-sig")
@@ -29,7 +33,7 @@ def read_document(path: Path) -> dict[str, Any]:
         place = _place(path, error.object[: error.start].decode())
         raise Failure(f"{place}: not UTF-8: byte {error.object[error.start]:#04x}") from error
     with refusing_depth(path):
-        is_json = path.suffix == ".json" or (str(path) == "-" and _is_json(text))
+        is_json = path.suffix == ".json" or (path.suffix not in {".yml", ".yaml"} and _is_json(text))
         document = _read_json(path, text) if is_json else _read_yaml(path, text)
     if not isinstance(document, dict):
         raise Failure(f"{shown(path)}: the file must contain an object with keys and values")
@@ -50,7 +54,7 @@ def refusing_depth(path: Path) -> Generator[None]:
 
 
 def _is_json(text: str) -> bool:
-    """Return whether a text is JSON. Most JSON is YAML as well, but not if it is indented with tabs."""
+    """Return whether a text is JSON. YAML has no tabs between values, and `1e3` is a string there."""
     try:
         json.loads(text)
     except ValueError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -244,6 +245,20 @@ def test_a_graph_can_come_from_standard_input(graph: dict[str, Any], queue: Queu
     result = run("submit", "-", "--json", stdin=texts[form])
     ids = json.loads(result.stdout)["taskIds"]
     assert queue.status(ids["fetch"]).status.state is TaskState.PENDING
+
+
+@pytest.mark.parametrize("form", ["json", "tabs", "yaml"])
+@pytest.mark.usefixtures("deployment")
+def test_a_file_whose_name_has_no_known_suffix_is_json_or_yaml(
+    definition: dict[str, Any], queue: Queue, form: str
+) -> None:
+    """As of a process substitution: `/dev/fd/63`."""
+    task = {**definition, "payload": {"size": 0}}
+    texts = {"json": json.dumps(task), "tabs": json.dumps(task, indent="\t"), "yaml": yaml.safe_dump(task)}
+    number = "1.0e+3" if form == "yaml" else "1e3"  # which is a string in YAML
+    Path("task").write_text(re.sub(r'(size"?: )0', rf"\g<1>{number}", texts[form]))
+    (printed,) = run_json("submit", "task")
+    assert queue.task(printed["taskIds"]["task"])["payload"] == {"size": 1000}
 
 
 @pytest.mark.parametrize(("name", "shown"), [("-", "standard input"), ("/proc/self/mem", "/proc/self/mem")])
