@@ -130,7 +130,7 @@ def test_only_the_end_of_a_pattern_is_changed(pattern: str, text: str) -> None:
 
 @pytest.mark.parametrize("anything", [True, {}])
 def test_other_keys_are_allowed_on_request(anything: object) -> None:
-    schema = {"properties": {"a": {}}, "additionalProperties": anything}
+    schema: dict[str, Any] = {"properties": {"a": {}}, "additionalProperties": anything}
     assert PayloadSchema(schema).violations({"a": 1, "other": 2}) == []
 
 
