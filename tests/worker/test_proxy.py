@@ -586,6 +586,26 @@ def test_a_full_proxy_closes_connections_that_only_wait_for_a_further_call(
         assert requests.get(url, timeout=60).content == b"all"
 
 
+def test_a_full_proxy_responds_to_a_call_that_comes_together_with_a_further_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it would be passed on, perhaps, and its connection be closed."""
+    monkeypatch.setattr(bounded_server, "SILENCE", 0.0)
+    goes_on = threading.Event()
+    with Upstream(partial(respond, status=200, body=b"all")) as upstream, scripted(upstream) as proxy:
+        address = ("127.0.0.1", urlsplit(proxy.url).port or 0)
+        call = f"GET {urlsplit(proxy.url).path}/api/queue/v1/ping HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+        with socket.create_connection(address, WAIT) as idle:
+            idle.sendall(call.encode())
+            assert idle.recv(10_000).endswith(b"all")
+            monkeypatch.setattr(bounded_server, "MOST_CONNECTIONS", 1)
+            proxy._thread.call(goes_on.wait, WAIT)  # pyright: ignore[reportPrivateUsage]
+            idle.sendall(call.encode())
+            with socket.create_connection(address, WAIT):
+                goes_on.set()
+                assert idle.recv(10_000).endswith(b"all")
+
+
 def test_a_response_that_is_cut_does_not_look_whole() -> None:
     def cut(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)

@@ -131,9 +131,16 @@ class BoundedServer(web.Server):
                 "the server on %s:%d has %d connections: further ones wait until one ends",
                 *(*self._address, MOST_CONNECTIONS),
             )
-        for since, transport in self._silent.values():
+        for handler, (since, transport) in self._silent.items():
             if self._loop.time() - since >= SILENCE and not transport.get_write_buffer_size():
-                transport.close()
+                handler.close()
+                self._loop.call_soon(self._close, handler, since)
+
+    def _close(self, handler: web.RequestHandler, silent_since: float) -> None:
+        """Close a connection, unless it has just sent a request: that gets its response first."""
+        since, transport = self._silent.get(handler, (None, None))
+        if transport is not None and since == silent_since:
+            transport.close()
 
     def _pause(self) -> None:
         """Accept nothing until a connection ends, or `SILENCE` is over."""
