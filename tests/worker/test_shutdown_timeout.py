@@ -10,13 +10,15 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from taskqueue_client.local.faults import Delay
 from taskqueue_client.worker import shutdown
+from taskqueue_client.worker.loop import WorkerSettings
 from taskqueue_client.worker.outcomes import InternalError
 from taskqueue_client.worker.run.run_resources import RunResources
 from taskqueue_client.worker.run.task_run import TaskRun
@@ -111,6 +113,37 @@ def test_a_handler_that_does_not_end_is_reported_before_the_timeout(
     assert world.run(task_id).reason_resolved == "worker-shutdown"
     assert f"handler of {task_id}/0 is still running" in caplog.text
     assert "after it was asked to stop; it keeps its slot\n" in caplog.text
+
+
+STUBBORN = "trap '' TERM; echo > $STARTED; while :; do sleep 1; done"
+
+
+def stubborn_command(task: TaskRun, started: Path) -> None:
+    task.run_command(STUBBORN, shell=True, env={"STARTED": str(started)})
+
+
+def stubborn_daemon(task: TaskRun, started: Path) -> None:
+    env = {"STARTED": str(started), "STUBBORN": STUBBORN}
+    task.run_command('setsid sh -c "$STUBBORN" &', shell=True, env=env)
+    task.canceled.wait()
+    task.canceled.check()
+
+
+@pytest.mark.parametrize("handler", [stubborn_command, stubborn_daemon])
+@pytest.mark.parametrize("hurry", [False, True])
+def test_a_process_that_ignores_sigterm_is_killed_early_enough_to_report_its_run(
+    world: World, tmp_path: Path, handler: Callable[[TaskRun, Path], None], *, hurry: bool
+) -> None:
+    task_id, started = world.create(), tmp_path / "started"
+    settings: WorkerSettings = {"termination_grace": WAIT, "shutdown_timeout": WAIT if hurry else 5.0}
+    worker = worker_for(world, lambda task: handler(task, started), **settings)
+    with Working(world, worker) as working:
+        until(started.exists)
+        worker.shutdown()
+        if hurry:
+            worker.shutdown()
+        working.wait_for_end()
+    assert world.run(task_id).reason_resolved == "worker-shutdown"
 
 
 SCRIPT = """

@@ -286,13 +286,23 @@ class ProcessTree:
         return [each.pid for each in found if each.pid in tree]
 
 
-def end_processes(living: Callable[[], list[int]], grace: float, wait: Callable[[], object]) -> int:
+def never() -> bool:
+    """Return False."""
+    return False
+
+
+def end_processes(
+    living: Callable[[], list[int]],
+    grace: float,
+    wait: Callable[[], object],
+    is_hurried: Callable[[], bool] = never,
+) -> int:
     """Ask processes to end (SIGTERM), and kill those that are still there after `grace` seconds (SIGKILL).
 
     `living` returns the ids of those that are alive, parents before their children; `wait` waits a moment
-    between two looks. Return how many processes got a signal.
+    between two looks. They are killed earlier if `is_hurried` returns True. Return how many got a signal.
     """
-    asked, left = _signal(signal.SIGTERM, living, grace, wait)
+    asked, left = _signal(signal.SIGTERM, living, grace, wait, is_hurried)
     if left:
         killed, left = _signal(signal.SIGKILL, living, GONE_WITHIN, wait)
         asked |= killed
@@ -302,7 +312,11 @@ def end_processes(living: Callable[[], list[int]], grace: float, wait: Callable[
 
 
 def _signal(
-    number: signal.Signals, living: Callable[[], list[int]], timeout: float, wait: Callable[[], object]
+    number: signal.Signals,
+    living: Callable[[], list[int]],
+    timeout: float,
+    wait: Callable[[], object],
+    is_hurried: Callable[[], bool] = never,
 ) -> tuple[set[int], list[int]]:
     """Send a signal to each process once; return those that got the signal, and those that live on.
 
@@ -311,7 +325,7 @@ def _signal(
     """
     deadline = time.monotonic() + timeout
     told: set[int] = set()
-    while (left := living()) and (time.monotonic() < deadline or not told):
+    while (left := living()) and (not told or (time.monotonic() < deadline and not is_hurried())):
         new = [pid for pid in left if pid not in told]
         if told and number == signal.SIGTERM:
             new = [pid for pid in new if not _is_child(pid, left)]

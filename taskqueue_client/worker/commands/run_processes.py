@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from hashlib import sha256
@@ -24,7 +24,7 @@ from taskqueue_client.worker.outcomes import InternalError
 from taskqueue_client.worker.worker_log import log
 
 from . import linux_processes as linux
-from .command_process import TICK, end_processes, unnamed_file
+from .command_process import TICK, end_processes, never, unnamed_file
 from .guardian_process import GROUP_SIZE
 from .linux_processes import ControlGroup, path_of
 
@@ -92,8 +92,10 @@ class RunProcesses:
         if self._has_ended:
             raise InternalError("the handler has ended: no more commands can be run")
 
-    def end(self, grace: float) -> int:
+    def end(self, grace: float, is_hurried: Callable[[], bool] = never) -> int:
         """End all processes, with `grace` seconds between SIGTERM and SIGKILL; return how many there were.
+
+        For `is_hurried`, see `end_processes`.
 
         A handler may have left behind a thread that is just starting a command: see `adopt`.
 
@@ -104,7 +106,7 @@ class RunProcesses:
             self._has_ended = True
         if not self._is_watched:
             return 0
-        count = end_processes(self._living, grace, partial(time.sleep, TICK))
+        count = end_processes(self._living, grace, partial(time.sleep, TICK), is_hurried)
         self._unwatch()
         return count
 

@@ -312,7 +312,8 @@ class Attempts:
         self._resources.canceled.cancel(reason)
 
     def abandon(self) -> None:
-        """Wait no longer for a handler that was asked to stop."""
+        """Wait no longer for a handler that was asked to stop, nor for the end of its commands: kill them."""
+        self._resources.is_hurried = True
         if not self._abandoned.done():
             self._abandoned.set_result(None)
 

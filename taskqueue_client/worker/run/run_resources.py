@@ -152,15 +152,15 @@ class RunResources:
     Attributes:
         attempt: The number of the present call of its handler: 1 for the first one.
         compressed_log: The log as gzip, from its first checkpoint on.
+        is_hurried: Its processes are killed without waiting for their end, as the worker is about to end.
         processes: The processes of commands, some of which may still be there; None: it has started none.
         signaled: See `CommandContext`.
     """
 
     def __init__(self, run: ClaimedRun, shared: SharedResources) -> None:
         self.run = run
-        self.tracing = shared.tracing
+        self.shared, self.tracing = shared, shared.tracing
         self._process = os.getpid()
-        self.shared = shared
         self._canceled: Canceled | None = None
         self._artifacts: DeclaredArtifacts | None = None
         self._log: TaskLog | None = None
@@ -168,6 +168,7 @@ class RunResources:
         self._live_url: str | None = None
         self._work_directory: Path | None = None
         self.attempt = 1
+        self.is_hurried = False
         self.processes: RunProcesses | None = None
         self.signaled: list[str] = []
         self._proxies: list[TaskProxy] = []
@@ -444,7 +445,7 @@ class RunResources:
         if processes is None:
             return
         try:
-            count = processes.end(self.shared.config.termination_grace)
+            count = processes.end(self.shared.config.termination_grace, lambda: self.is_hurried)
         except OSError as error:
             log.warning("processes of run %s continue until this worker ends: %s", self.run, error)
         else:
