@@ -31,11 +31,12 @@ def main() -> None:
         if error.name not in _EXTRA:
             raise
         sys.exit(f"taskqueue needs {error.name}: pip install 'taskqueue_client[cli]'")
-    except SystemExit as ended:
-        if isinstance(ended.code, int) and ended.code > _BY_SIGNAL:
+    except BaseException as ended:
+        code = ended.code if isinstance(ended, SystemExit) else 1
+        status = code if isinstance(code, int) else int(code is not None)
+        if status > _BY_SIGNAL:
             _drop_rest()
         if sys.argv[1:2] == ["work"]:  # the output of the others may wait for its reader
-            status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
             end_process_within(LINGERING, status)
             from taskqueue_client.worker.shutdown import SIGNALS  # noqa: PLC0415 - see above
             from taskqueue_client.worker.worker_log import drop_unread_output  # noqa: PLC0415 - see above

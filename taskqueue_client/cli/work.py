@@ -84,8 +84,8 @@ def command(
     Logs go to standard error, as text or, with --json, as an object per line.
 
     The exit status is 1 after `max_internal_errors` or an error of the machine or the network: restart the
-    worker. It is 2 for a wrong setting and 3 if the Queue refused the first claim request: correct the
-    configuration.
+    worker. It is 2 for a wrong setting and 3 if the Queue refused claim requests, at the start or at
+    `max_idle`: correct the configuration.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent may ignore it: exit codes would be lost
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a parent may block those that shut the worker down

@@ -418,6 +418,26 @@ def test_a_process_held_by_what_a_handler_left_behind_ends() -> None:
     assert "threads (forgotten_0), child processes" in done.stderr
 
 
+ENDED_BY_AN_EXCEPTION = """
+import sys, threading, time
+from taskqueue_client import __main__, cli
+
+def fail(**_):
+    threading.Thread(target=time.sleep, args=(600,), name="forgotten").start()
+    raise RuntimeError("a hook that fails")
+
+__main__.LINGERING, cli.taskqueue, sys.argv[1:] = 0.1, fail, ["work"]
+__main__.main()
+"""
+
+
+def test_a_process_that_an_exception_ends_is_not_held_either() -> None:
+    command = [sys.executable, "-c", ENDED_BY_AN_EXCEPTION]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == ExitStatus.NOT_COMPLETED
+    assert "threads (forgotten), child processes" in done.stderr
+
+
 def test_a_process_that_nothing_holds_ends_at_once_and_with_its_own_status() -> None:
     program = "from taskqueue_client.__main__ import end_process_within; end_process_within(600, 3)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
