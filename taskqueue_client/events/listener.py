@@ -100,7 +100,7 @@ class _Consumer(ABC, Generic[HookResult]):
 
     @property
     def buffered(self) -> int:
-        """The number of messages that were received but not yet handed over; at most `prefetch`."""
+        """The number of messages that were received, not handed over; at most `prefetch` of a connection."""
         return len(self._supervisor.buffer)
 
     @property
@@ -303,6 +303,7 @@ class AsyncListener(_Consumer[Awaitable[object]]):
 
         Raises:
             BrokerRefused: The broker refused the user, the virtual host, an exchange or the queue.
+            OSError: The `ca_file` of `settings` cannot be read.
             RuntimeError: The listener was opened before.
         """
         self._open_once()
