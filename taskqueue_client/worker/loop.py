@@ -247,8 +247,8 @@ class WorkerLoop(ABC):
                 scopes, …: an `ApiError`; or claim requests fail at `max_idle`.
             InternalError: `max_internal_errors` in a row had the same cause, or the system does not start
                 the threads of the worker.
-            InvalidArgument: Commands of tasks can read the file of `signing_key`, or `work_directory` cannot
-                be used.
+            InvalidArgument: Commands of tasks can read the file of `signing_key`; or `work_directory`, or the
+                host or port of a server, cannot be used.
             RuntimeError: An event loop runs in this thread: `await asyncio.to_thread(worker.serve)`. Or this
                 worker is running already, or the `__init__` of its class has not called that of `WorkerLoop`,
                 or gevent or eventlet has patched the program.
