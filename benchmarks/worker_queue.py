@@ -109,12 +109,16 @@ class Canned(asyncio.Protocol):
                 return
             body = self._buffer[end + 4 : end + 4 + length]
             self._buffer = self._buffer[end + 4 + length :]
-            self._respond(head.split(b" ", 2)[1].decode(), body)
+            method, path, _ = head.split(b" ", 2)
+            self._respond(method, path.decode(), body)
 
-    def _respond(self, path: str, body: bytes) -> None:
+    def _respond(self, method: bytes, path: str, body: bytes) -> None:
+        status = b"200 OK"
         response: Any = {}
         parts = path.split("/")
-        if "claim-work" in parts:
+        if method == b"GET":  # of an artifact, to compare its length: storage that discards has none
+            status, response = b"403 Forbidden", {"code": "InsufficientScopes", "message": ""}
+        elif "claim-work" in parts:
             count = min(json.loads(body)["tasks"], self._left[0])
             if not count:
                 print("waiting", flush=True)
@@ -131,7 +135,7 @@ class Canned(asyncio.Protocol):
         elif parts[-1] == "status":
             response = {"statuses": []}
         data = json.dumps(response).encode()
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=utf-8\r\n"
+        head = b"HTTP/1.1 %s\r\nContent-Type: application/json; charset=utf-8\r\n" % status
         if "storage" in parts:  # as S3 does
             head += b'ETag: "%s"\r\n' % md5(body, usedforsecurity=False).hexdigest().encode()
         self._transport.write(head + b"Content-Length: %d\r\n\r\n" % len(data) + data)
