@@ -19,7 +19,7 @@ from base64 import urlsafe_b64encode
 from binascii import b2a_base64
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from hashlib import sha256
 from random import getrandbits
 from types import NoneType
@@ -117,23 +117,26 @@ def _payload_hash(content_type: str, body: bytes) -> str:
 _HASH_OF_NOTHING = _payload_hash("", b"")
 
 
+def _ext(credentials: Credentials) -> str:
+    """Return the base64 of the certificate and the authorized scopes, which each request carries."""
+    ext: dict[str, object] = {}
+    if credentials.certificate is not None:
+        ext["certificate"] = msgspec.Raw(credentials.certificate.encode())
+    if credentials.authorized_scopes is not None:
+        ext["authorizedScopes"] = credentials.authorized_scopes
+    return urlsafe_b64encode(msgspec.json.encode(ext)).decode() if ext else ""
+
+
 class Signer:
     """Signs with credentials. Immutable, so that it can be replaced while other threads use it."""
+
+    __slots__ = ("_client_id", "_hmac", "credentials", "ext")
 
     def __init__(self, credentials: Credentials) -> None:
         self.credentials = credentials
         self._client_id = str.__str__(credentials.client_id)  # not the name of a member of an enumeration
         self._hmac = hmac.new(credentials.access_token.encode(), digestmod=sha256)
-
-    @cached_property
-    def ext(self) -> str:
-        """The base64 of the certificate and the authorized scopes, which each request carries."""
-        ext: dict[str, object] = {}
-        if self.credentials.certificate is not None:
-            ext["certificate"] = msgspec.Raw(self.credentials.certificate.encode())
-        if self.credentials.authorized_scopes is not None:
-            ext["authorizedScopes"] = self.credentials.authorized_scopes
-        return urlsafe_b64encode(msgspec.json.encode(ext)).decode() if ext else ""
+        self.ext = _ext(credentials)
 
     def header(
         self,
