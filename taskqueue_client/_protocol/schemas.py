@@ -12,11 +12,13 @@ except those with rare dates, such as leap seconds and `+00` for `+00:00`.
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from decimal import Decimal
 from functools import cache
 from types import GenericAlias
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -39,6 +41,10 @@ if TYPE_CHECKING:
     from taskqueue_client.definitions import TaskDefinition
 
 Schema = Mapping[str, Any]
+
+_log = logging.getLogger("taskqueue_client.definitions")
+
+_ROUNDED = "the Queue rounds this number, as whole numbers beyond 2^53 in JavaScript; send it as text"
 
 
 def _text(description: str, **rules: object) -> Schema:
@@ -136,8 +142,15 @@ _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _NO_TEXT = re.compile(r"[\x00\ud800-\udfff]")
 """Characters that the Queue's database cannot store in any text; the response would be a 500."""
 
-_ODD_NUMBER = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
-"""A float in MessagePack with all bits of the exponent set; never within text, which is UTF-8."""
+_ODD_NUMBERS = (
+    re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]"),
+    re.compile(rb"\xcf(?!\x00[\x00-\x1f])"),
+    re.compile(rb"\xd3(?!\xff[\xe0-\xff])"),
+)
+"""In MessagePack: floats with all bits of the exponent set, and whole numbers beyond 2^53. Separate, as `re`
+looks for a first byte faster. The latter may also be within text, which is UTF-8."""
+
+_LARGEST_EXACT = 2**53
 
 _BRACE = ord("{")
 
@@ -154,7 +167,7 @@ def check_definition(definition: TaskDefinition, now: float) -> bytes:
     """
     try:
         encoded = msgspec.json.encode(definition, enc_hook=json_value)
-        odd_values = _number_problems(definition) if b"null" in encoded else []
+        odd_values = _number_problems(definition)
     except (TypeError, ValueError, RecursionError) as error:
         problems = _encoding_problems(definition) or [
             Problem("$", type(definition), f"values that JSON has ({error})")
@@ -390,22 +403,36 @@ def _local_times(definition: object) -> list[Problem]:
 
 
 def _number_problems(definition: object) -> list[Problem]:
-    """Return NaN and infinities as problems: msgspec would write them as null."""
+    """Return NaN and infinities as problems: msgspec would write them as null. Log what the Queue rounds."""
     if not _may_have_odd_numbers(definition):
         return []
-    return [
-        Problem(json_path(*path), given, "a finite number")
-        for path, given in _everything_in(msgspec.to_builtins(definition, str_keys=True, enc_hook=json_value))
-        if isinstance(given, float) and not math.isfinite(given)
-    ]
+    problems: list[Problem] = []
+    for path, given in _everything_in(msgspec.to_builtins(definition, str_keys=True, enc_hook=json_value)):
+        if isinstance(given, float) and not math.isfinite(given):
+            problems.append(Problem(json_path(*path), given, "a finite number"))
+        elif isinstance(given, int) and _is_rounded(given):
+            _log.warning("%s of the definition: %s", json_path(*path), _ROUNDED)
+    return problems
 
 
 def _may_have_odd_numbers(definition: object) -> bool:
     """Return whether there may be such numbers: MessagePack is searched ten times as fast as a document."""
     try:
-        return _ODD_NUMBER.search(msgspec.msgpack.encode(definition, enc_hook=json_value)) is not None
+        packed = msgspec.msgpack.encode(definition, enc_hook=json_value)
     except OverflowError:  # an integer of more than 64 bits
         return True
+    return any(pattern.search(packed) for pattern in _ODD_NUMBERS)
+
+
+def _is_rounded(number: int) -> bool:
+    """Return whether the Queue, which has numbers as JavaScript does, returns another number."""
+    if abs(number) <= _LARGEST_EXACT:
+        return False
+    try:
+        shortest = repr(float(number))  # as JavaScript writes it
+    except OverflowError:  # it is stored as null
+        return True
+    return Decimal(shortest) != number
 
 
 def _everything_in(document: object) -> Iterator[tuple[tuple[str | int, ...], object]]:

@@ -312,6 +312,29 @@ def test_a_number_that_json_lacks_is_refused_where_it_stands(number: float) -> N
     assert paths_of({**GOOD, "extra": {"x": number}}, math.nan) == ["$.extra.x"]
 
 
+@pytest.mark.parametrize(
+    "number", [2**53 + 1, -(2**53) - 1, 2**60, 1732212345678901234, -1732212345678901234, 10**400]
+)
+def test_a_number_that_the_queue_would_round_is_warned_of(
+    number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert paths_of({**GOOD, "payload": {"ids": [1, {"build": number}], "c": 1}}) == []
+    (warning,) = caplog.messages
+    assert "$.payload.ids[1].build" in warning
+    assert "as text" in warning
+
+
+@pytest.mark.parametrize(
+    "exact",
+    [2**53, -(2**53), 2**53 + 2, 10**17, 2**32, -(2**32), 1e300, True, "18446744073709551615", "αϑ π"],
+)
+def test_a_number_that_the_queue_keeps_is_not_warned_of(
+    exact: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert paths_of({**GOOD, "payload": {"a": [exact]}}) == []
+    assert caplog.messages == []
+
+
 def test_while_the_queues_time_is_not_known_nothing_is_compared_with_it() -> None:
     ancient = {"created": "1999-01-01T00:00:00Z", "deadline": "1999-01-02T00:00:00Z"}
     assert paths_of({**GOOD, **ancient}, math.nan) == []
