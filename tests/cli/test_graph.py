@@ -117,10 +117,9 @@ def test_defaults_complete_definitions_also_within_objects() -> None:
 
 
 def test_dates_may_be_durations_from_now() -> None:
-    (task,) = plan_graph(
-        document(a={"deadline": "2 hours", "expires": "2026-12-01T00:00:00Z"}), created=NOW
-    ).tasks
-    assert sent(task)["created"] == "2026-11-21T10:00:00.000Z"
+    dates = {"created": "-5 minutes", "deadline": "2 hours", "expires": "2026-12-01T00:00:00Z"}
+    (task,) = plan_graph(document(a=dates), created=NOW).tasks
+    assert sent(task)["created"] == "2026-11-21T09:55:00.000Z"
     assert sent(task)["deadline"] == "2026-11-21T12:00:00.000Z"
     assert sent(task)["expires"] == "2026-12-01T00:00:00Z"
 
@@ -366,8 +365,9 @@ def test_all_tasks_are_created_in_one_group(queue: Queue) -> None:
     graph = plan_graph(document(a={}, b={"dependencies": ["a"]}))
     statuses = submit_graph(queue, graph)
     assert {name: status.state for name, status in statuses.items()} == {"a": "pending", "b": "unscheduled"}
-    members = queue.iter_task_group(graph.task_group_id)
-    assert {member.status.task_id for member in members} == set(graph.task_ids.values())
+    members = {member.status.task_id: member.task for member in queue.iter_task_group(graph.task_group_id)}
+    assert members.keys() == set(graph.task_ids.values())
+    assert {task["created"] for task in members.values()} == {sent(task)["created"] for task in graph.tasks}
 
 
 async def test_the_asynchronous_client_submits_graphs_too(async_queue: AsyncQueue) -> None:
