@@ -10,6 +10,7 @@ import io
 import mimetypes
 import os
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -32,7 +33,7 @@ from taskqueue_client.artifacts import (
     is_compressed,
 )
 from taskqueue_client.artifacts.artifact_errors import storage_refused
-from taskqueue_client.artifacts.content import COMPRESSED_ENDINGS, CONTENT_TYPES, Gunzip
+from taskqueue_client.artifacts.content import COMPRESSED_ENDINGS, COMPRESSED_TYPES, CONTENT_TYPES, Gunzip
 from taskqueue_client.artifacts.sources import BLOCK, Block, BlockThread, Hashes, hexdigests, open_source
 from taskqueue_client.artifacts.transfers import Transfer
 from tests.artifacts.conftest import EitherClient
@@ -74,6 +75,16 @@ def test_every_type_by_ending_agrees_about_what_is_compressed() -> None:
     assert all(is_compressed(f"x{ending}", "application/octet-stream") for ending in COMPRESSED_ENDINGS)
     assert is_compressed("x", "image/png")
     assert not is_compressed("x.svg", "image/svg+xml")
+
+
+def test_the_documentation_lists_content_types_and_what_is_not_compressed() -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/artifacts.md").read_text()
+    _, types, compressed = page.split("\n## ")
+    rows = [re.findall("`(.+?)`", row) for row in types.splitlines() if row.startswith("| `")]
+    assert {ending: kind for kind, *endings in rows for ending in endings} == CONTENT_TYPES
+    named = re.findall("`(.+?)`", compressed)
+    assert [each for each in named if each.startswith(".")] == sorted(COMPRESSED_ENDINGS)
+    assert {each for each in named if "/" in each and not each.endswith("/*")} == COMPRESSED_TYPES
 
 
 @given(st.lists(st.binary(max_size=200_000), max_size=4), st.integers(1, 5000))
