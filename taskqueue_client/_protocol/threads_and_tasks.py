@@ -8,7 +8,8 @@ protocol has an `async def`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 from contextvars import copy_context
 from threading import Thread
 from time import sleep
@@ -27,8 +28,8 @@ else:
     from types import CoroutineType as AsyncResult
 
 __all__ = [
-    "NO_THREAD", "AsyncResult", "call_on_threads", "end_other_tasks", "end_tasks", "is_canceled",
-    "running_loop",
+    "NO_THREAD", "AsyncResult", "LoopEnd", "begin", "call_on_threads", "end_other_tasks", "end_tasks",
+    "is_canceled", "running_loop",
 ]  # fmt: skip
 
 NO_THREAD = "can't start new thread"
@@ -111,6 +112,37 @@ def running_loop() -> asyncio.AbstractEventLoop:
         raise ClientUnusable(
             "an AsyncQueue needs an event loop of asyncio, and none runs: use a Queue, in a thread"
         ) from None
+
+
+class LoopEnd:
+    """Calls an asynchronous function when the running event loop ends, before it is closed.
+
+    `asyncio.run` ends the asynchronous generators of its loop, as each loop does in `shutdown_asyncgens`.
+    """
+
+    def __init__(self, close: Callable[[], Awaitable[object]]) -> None:
+        self._generator = self._until_the_end(close)
+        with suppress(ResourceWarning):  # as an error, if the loop has ended its generators already
+            begin(self._generator.__anext__())
+
+    @staticmethod
+    async def _until_the_end(close: Callable[[], Awaitable[object]]) -> AsyncGenerator[None]:
+        try:
+            yield
+        except GeneratorExit:
+            await close()
+
+    def forget(self) -> None:
+        """Do not call the function, unless it is called at this moment. The loop may be closed by now."""
+        begin(self._generator.__anext__())
+
+
+def begin(step: Awaitable[object]) -> None:
+    """Begin what an awaitable does, and wait for nothing."""
+    waiting = step.__await__()
+    with suppress(StopIteration, StopAsyncIteration, RuntimeError):  # the latter if a generator is running
+        next(waiting)
+    waiting.close()
 
 
 async def end_tasks(*tasks: asyncio.Task[Any]) -> None:

@@ -17,7 +17,6 @@ import re
 import select
 import ssl
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import cache, lru_cache, partial
 from http.client import HTTPException, RemoteDisconnected
 from weakref import finalize
@@ -37,7 +36,7 @@ from taskqueue_client._protocol.api_responses import (
     unpacked,
 )
 from taskqueue_client._protocol.retry import Timeouts
-from taskqueue_client._protocol.threads_and_tasks import running_loop
+from taskqueue_client._protocol.threads_and_tasks import LoopEnd, begin, running_loop
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client.errors import ClientUnusable
 
@@ -355,13 +354,16 @@ class ConnectorTransport:
         self._loop = running_loop()
         self._connector = aiohttp.TCPConnector(limit=self._limit, keepalive_timeout=KEEP_ALIVE)
         self._deadlines = ConnectionDeadlines(self._connections)
-        self._end = finalize(self, _abandon, self._connector, self._connections)  # runs before any `__del__`
+        self._loop_end = LoopEnd(self._connector.close)
+        # Runs before any `__del__`.
+        self._end = finalize(self, _abandon, self._connector, self._connections, self._loop_end)
         forget_in_children(self)
         return self._connector
 
     def forget(self) -> None:
         """Leave the connections to the parent: its event loop would read no more from what a child closes."""
         self._end.detach()
+        self._loop_end.forget()
 
     async def request(self, request: Request, timeouts: Timeouts, max_body: int = MAX_RESPONSE) -> Response:
         self._opened()
@@ -410,14 +412,10 @@ class ConnectorTransport:
             await self._connector.close()
 
 
-def _abandon(connector: aiohttp.BaseConnector, connections: dict[HttpConnection, None]) -> None:
+def _abandon(connector: aiohttp.BaseConnector, connections: dict[HttpConnection, None], end: LoopEnd) -> None:
     """Close without a warning what nobody closed: the loop may be gone by now."""
-    if connector.closed:
-        return
-    closing = connector.close().__await__()
-    with suppress(StopIteration):
-        next(closing)  # closes at once; it would wait for the end of TLS connections
-    closing.close()
+    end.forget()
+    begin(connector.close())  # closes at once; it would wait for the end of TLS connections
     for each in list(connections):
         each.close()
 

@@ -356,6 +356,14 @@ SILENT = {
         queue = AsyncQueue(url)
         await queue.ping()
     """,
+    "a client that nobody closes, and that outlives its event loop": """
+        global queue
+        queue = AsyncQueue(url)
+        await asyncio.gather(queue.ping(), queue.ping())
+        asyncio.create_task(queue.status("Y9IplizWTj-eOJfHEC71Rw"))
+        async with AsyncQueue(url) as other:
+            await other.heartbeat()
+    """,
     "a call under way when the loop ends": """
         queue = AsyncQueue(url)
         asyncio.create_task(queue.status("Y9IplizWTj-eOJfHEC71Rw"))
@@ -370,6 +378,11 @@ SILENT = {
             await task
         except Exception as error:
             print(type(error).__name__)
+    """,
+    "a client that is made when the event loop has ended its generators": """
+        await asyncio.get_running_loop().shutdown_asyncgens()
+        async with AsyncQueue(url) as queue:
+            await queue.ping()
     """,
     "an iteration that is left half-way": """
         async with AsyncQueue(url) as queue:
