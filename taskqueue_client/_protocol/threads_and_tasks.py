@@ -115,32 +115,32 @@ def running_loop() -> asyncio.AbstractEventLoop:
 
 
 class LoopEnd:
-    """Calls an asynchronous function when the running event loop ends, before it is closed.
+    """Calls a function when the running event loop ends, before it is closed.
 
     `asyncio.run` ends the asynchronous generators of its loop, as each loop does in `shutdown_asyncgens`.
     """
 
-    def __init__(self, close: Callable[[], Awaitable[object]]) -> None:
+    def __init__(self, close: Callable[[], object]) -> None:
         self._generator = self._until_the_end(close)
         with suppress(ResourceWarning):  # as an error, if the loop has ended its generators already
             begin(self._generator.__anext__())
 
     @staticmethod
-    async def _until_the_end(close: Callable[[], Awaitable[object]]) -> AsyncGenerator[None]:
+    async def _until_the_end(close: Callable[[], object]) -> AsyncGenerator[None]:
         try:
             yield
         except GeneratorExit:
-            await close()
+            close()
 
     def forget(self) -> None:
-        """Do not call the function, unless it is called at this moment. The loop may be closed by now."""
+        """Do not call the function any more. The loop may be closed by now."""
         begin(self._generator.__anext__())
 
 
 def begin(step: Awaitable[object]) -> None:
     """Begin what an awaitable does, and wait for nothing."""
     waiting = step.__await__()
-    with suppress(StopIteration, StopAsyncIteration, RuntimeError):  # the latter if a generator is running
+    with suppress(StopIteration, StopAsyncIteration):
         next(waiting)
     waiting.close()
 

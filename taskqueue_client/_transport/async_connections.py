@@ -47,8 +47,7 @@ KEEP_ALIVE = 15.0
 """Seconds that an idle connection is kept: less than most servers and load balancers keep theirs."""
 
 MAX_HEAD = 128 * 1024
-"""Bytes that may come without a part of the body: heads, of which `Location` may hold a signed URL, trailers
-and extensions of chunks."""
+"""Bytes that may come without a part of the body: heads (with signed URLs), trailers, chunk extensions."""
 
 RECEIVED = 256 * 1024
 """Bytes that are received at a time at most."""
@@ -75,11 +74,8 @@ def is_supported() -> bool:
         connect = set(inspect.signature(aiohttp.BaseConnector.connect).parameters)
     except (AttributeError, TypeError, ValueError):
         return False
-    return {"method", "url", "loop", "ssl", "proxy", "proxy_headers"} <= request and {
-        "req",
-        "traces",
-        "timeout",
-    } <= connect
+    address = {"method", "url", "loop", "ssl", "proxy", "proxy_headers"}
+    return address <= request and {"req", "traces", "timeout"} <= connect
 
 
 def destination(origin: str, proxy: Proxy | None, tls: ssl.SSLContext | None) -> aiohttp.ClientRequest:
@@ -176,8 +172,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             received = await self._response  # no variable: the error's traceback would refer to the error
         except BaseException:
             self._response = None
-            self._transport.abort()  # or the rest of the request would be sent
-            self.close()
+            self.abort_if_idle()  # or the rest of the request would be sent
             raise
         self._release()
         return received
@@ -193,6 +188,12 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.close()
         self.fail(TimeoutError())
 
+    def abort_if_idle(self) -> None:
+        """Close an idle connection at once, without waiting for the end of TLS."""
+        if self._response is None:
+            self._transport.abort()
+            self.close()
+
     def close(self) -> None:
         """Close the connection, on which no exchange goes on."""
         self._opened.close()
@@ -203,12 +204,12 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _release(self) -> None:
         if self._transport.get_write_buffer_size():  # the response came before the server had the request
             self._transport.abort()
-        if not self.is_usable:
+        if self.is_usable:
+            self.due = self._deadlines.loop.time() + KEEP_ALIVE
+            self._deadlines.meet(self.due)
+            self._idle[self] = None
+        else:
             self.close()
-            return
-        self.due = self._deadlines.loop.time() + KEEP_ALIVE
-        self._deadlines.meet(self.due)
-        self._idle[self] = None
 
     def _expect_more(self) -> None:
         self.due = min(self._ends, self._deadlines.loop.time() + self._read_timeout)
@@ -315,6 +316,10 @@ class ConnectionDeadlines:
             self._timer.cancel()
             self._timer, self._looks_at = None, math.inf
 
+    def close_idle(self) -> None:
+        for each in list(self.connections):
+            each.abort_if_idle()
+
     def _look(self) -> None:
         self._timer, self._looks_at, now = None, math.inf, self.loop.time()
         for each in list(self.connections):
@@ -347,15 +352,12 @@ class ConnectorTransport:
         return self._connector
 
     def _open(self) -> aiohttp.TCPConnector:
-        if self._closed:
-            raise ClientUnusable(_CLOSED)
-        if self._connector is not None:
-            raise ClientUnusable(_ELSEWHERE)
+        if self._closed or self._connector is not None:
+            raise ClientUnusable(_CLOSED if self._closed else _ELSEWHERE)
         self._loop = running_loop()
         self._connector = aiohttp.TCPConnector(limit=self._limit, keepalive_timeout=KEEP_ALIVE)
         self._deadlines = ConnectionDeadlines(self._connections)
-        self._loop_end = LoopEnd(self._connector.close)
-        # Runs before any `__del__`.
+        self._loop_end = LoopEnd(self._deadlines.close_idle)
         self._end = finalize(self, _abandon, self._connector, self._connections, self._loop_end)
         forget_in_children(self)
         return self._connector
@@ -413,7 +415,7 @@ class ConnectorTransport:
 
 
 def _abandon(connector: aiohttp.BaseConnector, connections: dict[HttpConnection, None], end: LoopEnd) -> None:
-    """Close without a warning what nobody closed: the loop may be gone by now."""
+    """Close without a warning what nobody closed, before any `__del__`. The loop may be gone by now."""
     end.forget()
     begin(connector.close())  # closes at once; it would wait for the end of TLS connections
     for each in list(connections):

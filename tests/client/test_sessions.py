@@ -379,10 +379,11 @@ SILENT = {
         except Exception as error:
             print(type(error).__name__)
     """,
-    "a client that is made when the event loop has ended its generators": """
-        await asyncio.get_running_loop().shutdown_asyncgens()
-        async with AsyncQueue(url) as queue:
+    "clients that are used and made when the event loop has ended its generators": """
+        async with AsyncQueue(url) as queue, AsyncQueue(url) as other:
             await queue.ping()
+            await asyncio.get_running_loop().shutdown_asyncgens()
+            await asyncio.gather(queue.ping(), other.ping())
     """,
     "an iteration that is left half-way": """
         async with AsyncQueue(url) as queue:
