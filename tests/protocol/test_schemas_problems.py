@@ -306,6 +306,11 @@ def test_a_text_in_the_place_of_a_list_is_refused_as_no_list(key: str) -> None:
     assert (problem.path, problem.allowed.startswith("a list of ")) == (f"$.{key}", True)
 
 
+def test_a_scope_that_ends_with_two_asterisks_is_refused_on_its_own() -> None:
+    assert paths_of({**GOOD, "scopes": ["a*", "*", "*b", "c**d"]}) == []
+    assert paths_of({**GOOD, "scopes": ["a*", "all**"]}) == ["$.scopes[1]"]
+
+
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_a_number_that_json_lacks_is_refused_where_it_stands(number: float) -> None:
     assert paths_of({**GOOD, "payload": {"a": [1, {"b": number}], "c": None}}) == ["$.payload.a[1].b"]
