@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from errno import EINVAL
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -544,6 +545,27 @@ def test_connections_that_wait_because_there_are_too_many_are_logged_once(
     assert caplog.messages == [
         f"the server on 127.0.0.1:{server[1]} has 5 connections: further ones wait until one ends"
     ]
+
+
+@pytest.mark.parametrize("open_server", ["live log", "proxy"], indirect=True)
+def test_connections_that_fail_after_they_were_accepted_exclude_no_others(
+    monkeypatch: pytest.MonkeyPatch, open_server: str
+) -> None:
+    """As on macOS, where an option of a socket cannot be set after its client has hung up."""
+    begin, failures = bounded_server.BoundedServer.__call__, iter([EINVAL] * 5)
+
+    def failing(server: bounded_server.BoundedServer) -> web.RequestHandler:
+        for number in failures:
+            raise OSError(number, "Invalid argument")
+        return begin(server)
+
+    monkeypatch.setattr(bounded_server, "MOST_CONNECTIONS", 5)
+    monkeypatch.setattr(bounded_server.BoundedServer, "__call__", failing)
+    address = urlsplit(open_server).hostname, urlsplit(open_server).port
+    for _ in range(5):
+        with socket.create_connection(address, WAIT) as client:
+            assert client.recv(1) == b""
+    assert requests.get(f"{open_server}/guessed", timeout=WAIT).status_code == 404
 
 
 def test_a_reader_that_keeps_its_connection_and_is_gone_excludes_no_other_for_long(

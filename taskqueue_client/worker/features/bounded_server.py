@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -79,7 +80,7 @@ class BoundedServer(web.Server):
         self._resume()  # nothing resumes later
         self._loop.remove_reader(self._listener)
         self._listener.close()
-        await asyncio.gather(*self._beginning)
+        await asyncio.gather(*self._beginning, return_exceptions=True)
         self.pre_shutdown()
         await self.shutdown(self._closing)
 
@@ -113,7 +114,15 @@ class BoundedServer(web.Server):
         connection.settimeout(0)
         beginning = self._loop.create_task(self._loop.connect_accepted_socket(self, connection))
         self._beginning.add(beginning)
-        beginning.add_done_callback(self._beginning.discard)
+        beginning.add_done_callback(partial(self._has_begun, connection))
+
+    def _has_begun(self, connection: socket.socket, beginning: asyncio.Task[Any]) -> None:
+        self._beginning.discard(beginning)
+        if not beginning.cancelled() and (error := beginning.exception()) is not None:
+            log.debug("an accepted connection failed: %s", error)  # on macOS, if its client is gone
+            connection.close()
+            self._open -= 1
+            self._resume()
 
     @property
     def _is_full(self) -> bool:
