@@ -23,7 +23,10 @@ MOST_PREFETCHED: Final = 65_535
 
 _QUEUE_NAME: Final = re.compile(r"[a-zA-Z0-9_.:@#,/+ -]+")
 """The characters that aiormq sends in the name of a queue."""
-_NOT_EMPTY: Final = re.compile(".+", re.DOTALL)
+_TEXT: Final = re.compile(r"[^\0\ud800-\udfff]*")
+_NOT_EMPTY: Final = re.compile(r"[^\0\ud800-\udfff]+")
+_NO_NUL: Final = re.compile(r"[^\0]*")
+_DECODED: Final = "without NUL and undecodable bytes"
 _HOST: Final = re.compile(r"[^\s/@?#]+")
 _HIGHEST_PORT: Final = 65_535
 _LONGEST_HEARTBEAT: Final = 65_535
@@ -64,10 +67,11 @@ class PulseSettings:
     heartbeat: int = 60
 
     def __post_init__(self) -> None:
-        _check_text("host", self.host, _HOST, "the name or address of the broker, not a URL")
-        _check_text("user", self.user, _NOT_EMPTY, "the name of a RabbitMQ user")
-        _check_text("password", self.password, _NOT_EMPTY, "a str that is not empty")
-        arguments.check_kind("vhost", self.vhost, str)
+        _check_host(self.host)
+        _check_text("user", self.user, _NOT_EMPTY, f"the name of a RabbitMQ user, {_DECODED}")
+        _check_text("password", self.password, _NOT_EMPTY, f"a str that is not empty, {_DECODED}")
+        _check_text("vhost", self.vhost, _TEXT, f"a virtual host, {_DECODED}")
+        _check_text("ca_file", str(self.ca_file), _NO_NUL, "the path of a file, without NUL")
         arguments.check_kind("tls", self.tls, bool)
         if self.port is not None:
             arguments.number("port", self.port, least=1, most=_HIGHEST_PORT)
@@ -122,16 +126,19 @@ class PulseSettings:
             if unknown := parameters.keys() - {"heartbeat", "cafile"}:
                 allowed = f"{_ALLOWED}, not {', '.join(sorted(unknown))}"
             elif parts.scheme in _PORTS and parts.hostname and parts.username and parts.password:
-                return cls(
-                    host=parts.hostname,
-                    user=unquote(parts.username),
-                    password=unquote(parts.password),
-                    vhost=unquote(parts.path[1:]) or "/",
-                    tls=parts.scheme == "amqps",
-                    port=parts.port,
-                    heartbeat=int(parameters.get("heartbeat", "60")),
-                    ca_file=parameters.get("cafile"),
-                )
+                try:
+                    return cls(
+                        host=parts.hostname,
+                        user=unquote(parts.username),
+                        password=unquote(parts.password),
+                        vhost=unquote(parts.path[1:]) or "/",
+                        tls=parts.scheme == "amqps",
+                        port=parts.port,
+                        heartbeat=int(parameters.get("heartbeat", "60")),
+                        ca_file=parameters.get("cafile"),
+                    )
+                except InvalidArgument as error:
+                    allowed = f"{_ALLOWED}; as {error.argument.replace('_', '')}, {error.allowed}"
         raise InvalidArgument(argument, "<not shown>", allowed)
 
     def ssl_context(self) -> ssl.SSLContext | None:
@@ -193,6 +200,15 @@ def _check_collection(bindings: object) -> None:
     """Raise InvalidArgument for text, an exchange that was not called, or a single binding."""
     if isinstance(bindings, str | bytes) or not isinstance(bindings, Iterable):
         raise InvalidArgument("bindings", bindings, _BINDINGS)
+
+
+def _check_host(host: str) -> None:
+    allowed = "the name or address of the broker, not a URL"
+    _check_text("host", host, _HOST, allowed)
+    with suppress(UnicodeError):  # as a name that Python cannot look up, such as one with an empty label
+        host.encode("idna")
+        return
+    raise InvalidArgument("host", "<not shown>", allowed)
 
 
 def _check_text(argument: str, given: object, pattern: re.Pattern[str], allowed: str) -> None:

@@ -94,6 +94,28 @@ def test_a_part_of_another_type_is_refused(wrong: dict[str, Any]) -> None:
         PulseSettings(host="h", user="u", password=SECRET, **wrong)
 
 
+@pytest.mark.parametrize(
+    ("url", "allowed"),
+    [
+        ("amqps://u:p@h/?cafile=a%00b", "as cafile, the path of a file, without NUL"),
+        ("amqps://u%00:p@h/", "as user, the name of a RabbitMQ user, without NUL and undecodable bytes"),
+        ("amqps://u\udcff:p@h/", "as user, the name of a RabbitMQ user, without NUL and undecodable bytes"),
+        ("amqps://u:p%00@h/", "as password, a str that is not empty, without NUL and undecodable bytes"),
+        ("amqps://u:p@h/\udcff", "as vhost, a virtual host, without NUL and undecodable bytes"),
+        ("amqps://u:p@h\udcff/", "as host, the name or address of the broker, not a URL"),
+        (f"amqps://u:p@{'h' * 64}/", "as host, the name or address of the broker, not a URL"),
+        ("amqps://u:p@h..h/", "as host, the name or address of the broker, not a URL"),
+        ("amqps://u:p@h/?heartbeat=70000", "as heartbeat, a whole number, 0 to 65535"),
+    ],
+)
+def test_an_error_of_a_url_says_which_part_is_not_valid(url: str, allowed: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        PulseSettings.from_env({"PULSE_URL": url})
+    assert str(caught.value).startswith("PULSE_URL: '<not shown>' is not valid; expected amqps://user:")
+    assert str(caught.value).endswith(f" and cafile; {allowed}")
+    assert caught.value.__context__ is None
+
+
 def test_an_unknown_parameter_is_named() -> None:
     with pytest.raises(InvalidArgument, match="not verify"):
         PulseSettings.from_url("amqp://u:p@h/?verify=no")
