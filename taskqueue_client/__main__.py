@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
@@ -24,9 +25,7 @@ def main() -> None:
     """Run the command; without the extra `cli`, say how to install it."""
     _prepare_streams()
     try:
-        from taskqueue_client.cli import taskqueue  # noqa: PLC0415 - may be missing
-
-        taskqueue(prog_name="taskqueue")
+        _imported()(prog_name="taskqueue")
     except ModuleNotFoundError as error:
         if error.name not in _EXTRA:
             raise
@@ -47,6 +46,15 @@ def main() -> None:
         raise
     finally:
         _write_rest()
+
+
+def _imported() -> Callable[..., object]:
+    try:
+        from taskqueue_client.cli import taskqueue  # noqa: PLC0415 - may be missing
+    except KeyboardInterrupt:  # a command that runs says it by itself
+        sys.stderr.write("Interrupted.\n")
+        sys.exit(_BY_SIGNAL + signal.SIGINT)
+    return taskqueue
 
 
 def end_process_within(seconds: float, status: int) -> None:

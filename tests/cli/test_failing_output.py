@@ -134,6 +134,12 @@ def test_a_signal_ends_a_command_whose_output_nobody_reads(
         assert (process.wait(timeout=60), process.stderr.read()) == (128 + number, "Interrupted.\n")
 
 
+def test_ctrl_c_ends_a_command_whose_modules_are_still_imported_without_a_traceback(folder: Path) -> None:
+    (folder / "click.py").write_text("import signal; signal.raise_signal(signal.SIGINT)")
+    ended = subprocess.run([*COMMAND, "work"], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGINT, "Interrupted.\n")
+
+
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_a_log_that_cannot_be_written_is_not_taken_for_one_that_cannot_be_read(
     running: tuple[str, Queue], options: Sequence[str]
