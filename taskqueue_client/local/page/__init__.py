@@ -145,7 +145,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-_ARTIFACT = re.compile(r"/page/artifact/([^/]+)/([0-9]{1,3})/(.+)", re.DOTALL)
+_ARTIFACT = re.compile(r"/page/artifact/([^/]+)/([0-9]{1,3})/name=(.+)", re.DOTALL)
 
 _log = logging.getLogger(__name__)
 

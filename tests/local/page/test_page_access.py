@@ -208,7 +208,7 @@ def test_an_artifact_has_no_type_that_a_browser_runs(queue: LocalQueue, session:
         scenery.upload(client, "public/evil.svg", SVG, "image/svg+xml")
         scenery.upload(client, "private/a b.html", "<script>1</script>", "text/html")
     for name in ("public/evil.svg", "private/a%20b.html"):
-        response = session.get(f"{queue.root_url}/page/artifact/{task_id}/0/{name}", timeout=30)
+        response = session.get(f"{queue.root_url}/page/artifact/{task_id}/0/name={name}", timeout=30)
         assert response.status_code == 200
         assert response.headers["Content-Type"] == "application/octet-stream"
         assert response.headers["Content-Disposition"] == "attachment"

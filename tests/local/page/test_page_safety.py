@@ -317,6 +317,21 @@ def test_a_misspelled_address_and_the_skip_link_leave_a_page_that_works(
         expect(page.get_by_role("button", name="Copy JSON")).to_be_visible()
 
 
+@pytest.mark.parametrize("name", ["constructor", "__proto__"])
+def test_an_address_with_a_name_that_all_objects_have_is_that_of_a_view(
+    scenery: Scenery, open_page: Open, name: str
+) -> None:
+    task_id = scenery.create("addressed")
+    page = open_page()
+    with no_errors(page):
+        go(page, f"/{name}")
+        expect(page.get_by_role("heading", name="Task groups")).to_be_visible()
+        go(page, f"/group/{scenery.group}?view={name}")
+        expect(page.get_by_role("button", name="Graph", pressed=True)).to_be_visible()
+        go(page, f"/task/{task_id}/{name}")
+        expect(page.get_by_role("button", name="Runs", pressed=True)).to_be_visible()
+
+
 def test_everything_is_reached_by_keyboard(scenery: Scenery, open_page: Open) -> None:
     task_id = scenery.create("by keyboard")
     page = open_page()

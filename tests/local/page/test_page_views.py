@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from taskqueue_client import _arguments
 from taskqueue_client import local as local_queue
 
 from .conftest import go, no_errors, picture
@@ -242,6 +243,21 @@ def test_an_artifact_is_previewed_whatever_its_name(scenery: Scenery, open_page:
     page = open_page(f"/task/{task_id}/artifacts")
     page.get_by_role("link", name=name, exact=True).click()
     expect(page.get_by_role("region", name="Preview").locator("pre")).to_have_text("its content")
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_an_artifact_is_previewed_whose_name_browsers_resolve_in_urls(
+    monkeypatch: pytest.MonkeyPatch, scenery: Scenery, open_page: Open, name: str
+) -> None:
+    monkeypatch.setattr(_arguments, "new_name", str)  # other clients do not refuse it
+    task_id = scenery.create("names")
+    (client,) = scenery.claim()
+    with client:
+        scenery.upload(client, name, "its content", "text/plain")
+    page = open_page(f"/task/{task_id}/artifacts")
+    with no_errors(page):
+        page.get_by_role("link", name=name, exact=True).click()
+        expect(page.get_by_role("region", name="Preview").locator("pre")).to_have_text("its content")
 
 
 def test_a_preview_that_is_loaded_late_does_not_replace_that_of_another_artifact(

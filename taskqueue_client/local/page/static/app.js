@@ -8,6 +8,7 @@ const FASTEST = 50; // ms between two drawings: 20 a second
 const RELOAD = 120; // ms between two readings of a view's data, if they are quick
 
 const VIEWS = {
+  __proto__: null, // an address may have the name of anything that objects inherit
   "": () => overview,
   group: async () => (await import("./group.js")).group,
   task: async () => (await import("./task.js")).task,

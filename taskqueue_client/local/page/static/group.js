@@ -7,7 +7,7 @@ import { button, cancelGroup, changeGroupPriority } from "./actions.js";
 import { layered, timeline } from "./layout.js";
 import { Scene } from "./scene.js";
 
-const MODES = { graph: "Graph", time: "Time line", list: "List" };
+const MODES = { __proto__: null, graph: "Graph", time: "Time line", list: "List" };
 
 export function group(frame, here) {
   const taskGroupId = here.parts[1];

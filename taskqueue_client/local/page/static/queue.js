@@ -72,8 +72,9 @@ export async function artifact(taskId, runId, name, { method = "GET", headers } 
   return response;
 }
 
+/** Browsers would resolve the name `..` if it were a whole part of the path. */
 export function artifactUrl(taskId, runId, name) {
-  return `/page/artifact/${taskId}/${runId}/${encodeURIComponent(name)}`;
+  return `/page/artifact/${taskId}/${runId}/name=${encodeURIComponent(name)}`;
 }
 
 /** Exchange the token in the address for a cookie, and forget it. */

@@ -5,7 +5,7 @@ import { chip, duration, groupLink, seconds, size, stateOf, taskLink, time } fro
 import { button, cancel, changePriority, rerun, schedule } from "./actions.js";
 import { LogView } from "./log.js";
 
-const TABS = { runs: "Runs", definition: "Definition", artifacts: "Artifacts", log: "Log" };
+const TABS = { __proto__: null, runs: "Runs", definition: "Definition", artifacts: "Artifacts", log: "Log" };
 const MOST_RELATED = 100;
 const MOST_PREVIEWED = 400_000;
 const IMAGES = new Set(["image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", "image/bmp"]);
