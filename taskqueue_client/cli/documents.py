@@ -17,6 +17,8 @@ import yaml
 
 from .failures import Failure
 
+_YAML = frozenset({".yml", ".yaml"})
+
 
 def read_document(path: Path) -> dict[str, Any]:
     """Read the object in a file; `-` is standard input.
@@ -33,7 +35,7 @@ def read_document(path: Path) -> dict[str, Any]:
         place = _place(path, error.object[: error.start].decode())
         raise Failure(f"{place}: not UTF-8: byte {error.object[error.start]:#04x}") from error
     with refusing_depth(path):
-        is_json = path.suffix == ".json" or (path.suffix not in {".yml", ".yaml"} and _is_json(text))
+        is_json = path.suffix == ".json" or (path.suffix not in _YAML and _is_json(text))
         document = _read_json(path, text) if is_json else _read_yaml(path, text)
     if not isinstance(document, dict):
         raise Failure(f"{shown(path)}: the file must contain an object with keys and values")
@@ -137,6 +139,8 @@ def _read_yaml(path: Path, text: str) -> object:
         return yaml.load(text, _Loader)  # noqa: S506 - it is a SafeLoader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
+        if mark and path.suffix not in _YAML and _is_tab_in_json(text, mark.index):
+            return _read_json(path, text)  # its error says what is wrong
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = error.problem or error.context or ""
         problem = f"{error.context}, {problem}" if problem.startswith("but ") else problem
@@ -145,6 +149,10 @@ def _read_yaml(path: Path, text: str) -> object:
         raise Failure(
             f"{_place(path, text[: error.position])}: {error.reason}: #x{error.character:04x}"
         ) from error
+
+
+def _is_tab_in_json(text: str, place: int) -> bool:
+    return text[place : place + 1] == "\t" and text.lstrip().startswith(("{", "["))
 
 
 def _place(path: Path, before: str) -> str:

@@ -276,6 +276,20 @@ def test_a_broken_standard_input_is_named() -> None:
     assert result.stderr.startswith("Error: standard input, line 1, column 9: ")
 
 
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ('{\n\t"a": 1,\n\tb: 2\n}', "line 3, column 2: Expecting property name"),
+        ("\ufeff\n[\n\t1 2]", "line 3, column 4: Expecting ',' delimiter"),
+        ('{"a":\t[' + 5000 * "9" + "]}", "line 1, column 8: 5,000 digits; at most 4,300 are allowed"),
+        ("a:\n\tb: 1", "line 2, column 1: found character '\\t' that cannot start any token"),
+    ],
+)
+def test_the_error_of_json_with_tabs_from_standard_input_is_that_of_json(text: str, place: str) -> None:
+    result = run("submit", "-", "--dry-run", stdin=text)
+    assert result.stderr.startswith(f"Error: standard input, {place}")
+
+
 def test_a_dry_run_prints_what_would_be_created_without_a_deployment(graph: dict[str, Any]) -> None:
     fetch, build = run_json("submit", write(graph), "--dry-run")
     assert (fetch["name"], build["name"]) == ("fetch", "build")
