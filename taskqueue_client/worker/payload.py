@@ -26,6 +26,9 @@ each level, and Python limits these. A payload that was cut off when it was read
 MOST = 1000
 """The number of violations that are listed; a large payload can have millions."""
 
+MOST_LOGGED = 10
+"""The number of unknown keywords that are logged; a schema that a program has made can have thousands."""
+
 FORMATS = ("date", "email", "ipv4", "ipv6", "regex", "uuid")
 """The formats that are checked besides `date-time`: those that need no other packages, so that the result
 is the same in all installations."""
@@ -269,23 +272,33 @@ def _check_parts(schema: Mapping[str, Any], kind: Any, registry: Any) -> None:
     root, paths = specification.create_resource(schema), _paths(schema)
     pending: list[tuple[Any, Any]] = [(registry.resolver_with_root(root), root)]
     seen: set[int] = set()
+    without_effect: list[tuple[str, str]] = []
     for resolver, part in pending:  # which grows
         if id(part.contents) in seen:
             continue
         seen.add(id(part.contents))
         keywords = dict(_members(part.contents))
-        for key, why in _without_effect(keywords, kind):
-            place = json_path(*paths[id(part.contents)], key)
-            log.warning("payload_schema at %s: unknown keyword, which has no effect: %s", place, why)
+        place = paths[id(part.contents)]
+        without_effect += ((json_path(*place, key), why) for key, why in _without_effect(keywords, kind))
         for key in keywords.keys() & _REFERENCES & kind.VALIDATORS.keys():
             target = None
             with suppress(Unresolvable):
                 target = resolver.lookup(keywords[key])
             if target is None or not isinstance(cast("object", target.contents), (dict, bool)):
-                path = [*paths[id(part.contents)], key]
-                raise _wrong_schema(path, keywords[key], "a reference to an existing place in the schema")
+                raise _wrong_schema(
+                    [*place, key], keywords[key], "a reference to an existing place in the schema"
+                )
             pending.append((target.resolver, specification.create_resource(target.contents)))
         pending += [(resolver.in_subresource(each), each) for each in part.subresources()]
+    _log_without_effect(without_effect)
+
+
+def _log_without_effect(found: list[tuple[str, str]]) -> None:
+    for place, why in found[:MOST_LOGGED]:
+        log.warning("payload_schema at %s: unknown keyword, which has no effect: %s", place, why)
+    if (others := len(found) - MOST_LOGGED) > 0:
+        places = counted(others, "further place")
+        log.warning("payload_schema: unknown keywords, which have no effect, at %s", places)
 
 
 _REFERENCES = {"$ref", "$dynamicRef"}
