@@ -140,7 +140,10 @@ def is_expiry(error: StorageRefused, url_expires: float | None, now: float) -> b
 
 
 class RedirectRefused(StorageFailed):
-    """A redirect from HTTPS to another scheme, one too many, or a URL that is malformed or not of HTTP."""
+    """A response leads from HTTPS to another scheme, to one redirect too many, or to a URL that is not valid.
+
+    Also a response of the Queue or object service: the URL of an upload or of a reference may be malformed.
+    """
 
     @property
     def is_temporary(self) -> bool:

@@ -369,7 +369,8 @@ def _parts_of(method: str, url: str) -> SplitResult:
         if _URL.fullmatch(url) and parts.hostname and parts.port != 0:
             host = parts.netloc.rpartition("@")[2]
             return parts._replace(netloc=host, path=parts.path or "/", fragment="")
-    raise RedirectRefused(method, url, "expected an http or https URL with a host")
+    finding = "the response of the service has a URL that is not valid"
+    raise RedirectRefused(method, url, f"{finding}; expected an http or https URL with a host")
 
 
 class _LocalError(Exception):

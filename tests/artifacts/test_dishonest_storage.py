@@ -233,6 +233,19 @@ def test_a_response_of_a_captive_portal_is_not_an_upload(
     assert len([request for request in seen if request.method == "PUT"]) == 6
 
 
+def test_an_upload_url_that_is_not_one_is_an_error_of_the_response(
+    raw_client: EitherClient, server: RawServer
+) -> None:
+    uploading = {"storageType": "s3", "contentType": "a/b", "expires": "2099-01-01T00:00:00.000Z"}
+    server.respond = lambda _: json_response({**uploading, "putUrl": "ftp://h/x?signature=1"})
+    with pytest.raises(StorageFailed) as caught:
+        raw_client.upload("public/x", b"")
+    assert str(caught.value) == (
+        "PUT ftp://h/x: the response of the service has a URL that is not valid; "
+        "expected an http or https URL with a host"
+    )
+
+
 @sizes
 def test_an_etag_that_is_not_the_md5_of_what_was_sent_is_not_an_upload(
     raw_client: EitherClient, server: RawServer, size: int

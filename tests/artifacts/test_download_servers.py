@@ -476,7 +476,8 @@ def test_a_reference_that_is_not_a_url_is_an_error(
     server.respond = lambda _: json_response({"storageType": "reference", "url": url})
     with pytest.raises(RedirectRefused) as caught:
         raw_client.download("x")
-    assert str(caught.value) == f"GET {shown}: expected an http or https URL with a host"
+    finding = "the response of the service has a URL that is not valid"
+    assert str(caught.value) == f"GET {shown}: {finding}; expected an http or https URL with a host"
     assert not caught.value.is_temporary
 
 
