@@ -215,9 +215,8 @@ class Session:
         storage, tracing, clock = config.artifact_storage, config.tracing, worker.clock
         queue = Queue(worker.root_url, clock=clock, artifact_storage=storage, tracing=tracing)
         self._queue = stack.enter_context(queue)
-        directories = stack.enter_context(
-            WorkDirectories(config.work_directory, keep=config.keep_work_directories)
-        )
+        directories = WorkDirectories(config.work_directory, keep=config.keep_work_directories)
+        stack.push_async_callback(directories.close_in_time)
         return SharedResources(
             config=config,
             directories=directories,

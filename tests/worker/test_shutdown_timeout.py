@@ -18,6 +18,7 @@ import pytest
 
 from taskqueue_client.local.faults import Delay
 from taskqueue_client.worker import shutdown
+from taskqueue_client.worker.commands import work_directory
 from taskqueue_client.worker.loop import WorkerSettings
 from taskqueue_client.worker.outcomes import InternalError
 from taskqueue_client.worker.run.run_resources import RunResources
@@ -100,6 +101,27 @@ def test_a_worker_waits_until_the_files_of_a_run_are_removed_but_not_longer_than
         working.wait_for_end()
         may_remove.set()
     assert (f"gave up run {task_id}/0: its work directory is being removed" in caplog.text) == hangs
+
+
+def test_a_worker_ends_in_time_though_its_work_directory_cannot_be_removed(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on a network file system that hangs."""
+    may_remove = threading.Event()
+    remove = work_directory.remove_tree
+
+    def hanging(path: Path) -> None:
+        may_remove.wait(WAIT)
+        remove(path)
+
+    monkeypatch.setattr(work_directory, "remove_tree", hanging)
+    monkeypatch.setattr(work_directory, "TO_END", 0.01, raising=False)
+    world.create()
+    worker = worker_for(world, no_op, max_tasks=1)
+    with Working(world, worker) as working:
+        working.wait_for_end()
+    may_remove.set()
+    assert "is left behind: its file system does not respond, or it is large" in caplog.text
 
 
 def test_a_handler_that_does_not_end_is_reported_before_the_timeout(

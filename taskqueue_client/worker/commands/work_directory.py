@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
 import itertools
@@ -24,6 +25,11 @@ from .run_processes import kill_marked
 
 _PREFIX = "taskqueue-worker-"
 _KEPT_PREFIX = "taskqueue-kept-"
+
+TO_END = 5.0
+"""Seconds that the removal of a worker's directory has: else a file system that hangs would keep the worker
+from ending. The directories of runs have been removed before, or given up."""
+
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW
@@ -160,6 +166,14 @@ class WorkDirectories:
         except OSError as error:
             log.error("cannot remove all of %s: %s", self.path, error)  # noqa: TRY400 - the error says it all
         self.forget()
+
+    async def close_in_time(self) -> None:
+        """Close, and do not wait for longer than `TO_END`."""
+        try:
+            async with asyncio.timeout(TO_END):
+                await asyncio.to_thread(self.close)
+        except TimeoutError:
+            log.warning("%s is left behind: its file system does not respond, or it is large", self.path)
 
     def __enter__(self) -> Self:
         return self
