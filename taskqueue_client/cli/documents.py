@@ -161,6 +161,7 @@ def _place(path: Path, before: str) -> str:
 
 
 _TEXT = "tag:yaml.org,2002:str"
+_MAPPINGS = frozenset({"tag:yaml.org,2002:map", "tag:yaml.org,2002:set"})
 
 _MOST_REPEATED = 10_000_000
 """Values that the aliases of a document may stand for. Each is checked and sent as often as it is repeated: a
@@ -178,7 +179,17 @@ class _Loader(yaml.SafeLoader):
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
         return super().construct_document(node)  # pyright: ignore[reportUnknownMemberType] # its node has no type
 
+    def scan_flow_scalar_non_spaces(self, double: Any, start_mark: Any) -> Any:
+        try:
+            return super().scan_flow_scalar_non_spaces(double, start_mark)  # pyright: ignore[reportUnknownMemberType] # its arguments have no types
+        except (ValueError, OverflowError) as error:  # Python's for `\U00110000`
+            problem = "the escape sequence is not a character of Unicode"
+            raise yaml.MarkedYAMLError(None, None, problem, self.get_mark()) from error
+
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's signature
+        if node.tag in _MAPPINGS and not isinstance(node, yaml.MappingNode):
+            problem = "expected a mapping, as the tag says"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
         try:
             value: object = super().construct_object(node, deep)  # pyright: ignore[reportUnknownMemberType] # its node has no type
             return _finite(str(value)) if isinstance(value, float) else value

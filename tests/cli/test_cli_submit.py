@@ -121,6 +121,18 @@ def test_dates_in_yaml_stay_text(definition: dict[str, Any], queue: Queue) -> No
             "a: 1\n---\nb: 2\n",
             "a.yml, line 2, column 1: expected a single document in the stream, but found another document",
         ),
+        ("a.yml", "a: !!map [b]\n", "a.yml, line 1, column 4: expected a mapping, as the tag says"),
+        ("a.yml", "a: !!set b\n", "a.yml, line 1, column 4: expected a mapping, as the tag says"),
+        (
+            "a.yml",
+            'b: 1\na: "\\U00110000"\n',
+            "a.yml, line 2, column 7: the escape sequence is not a character of Unicode",
+        ),
+        (
+            "a.yml",
+            'a: "\\UFFFFFFFF"\n',
+            "a.yml, line 1, column 7: the escape sequence is not a character of Unicode",
+        ),
         ("a.yml", "b: 1\na: &a [1, *a]\n", "a.yml, line 2, column 4: contains itself, by an alias"),
         ("a.yml", "&a\nb: {c: *a}\n", "a.yml, line 1, column 1: contains itself, by an alias"),
         ("a.yml", "a: &a {<<: *a}\n", "a.yml, line 1, column 4: contains itself, by an alias"),
