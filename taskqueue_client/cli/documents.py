@@ -6,6 +6,7 @@ import json
 import math
 import re
 import sys
+from collections import Counter
 from collections.abc import Generator, Hashable, Iterable
 from contextlib import contextmanager
 from itertools import chain, islice
@@ -96,8 +97,8 @@ class _JsonParts:
         self._ended += 1
         members = dict(pairs)
         if len(members) < len(pairs):
-            keys = [key for key, _ in pairs]
-            twin = next(key for key in keys if keys.count(key) > 1)
+            counts = Counter(key for key, _ in pairs)
+            twin = next(key for key in counts if counts[key] > 1)
             raise Failure(
                 f"{self._place('}', self._ended)}: duplicate key {twin!r} in the object that ends here"
             )

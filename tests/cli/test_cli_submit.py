@@ -172,6 +172,13 @@ def test_aliases_that_stand_for_too_much_are_refused_at_once() -> None:
 
 
 @pytest.mark.usefixtures("deployment")
+def test_a_duplicate_key_at_the_end_of_a_large_object_is_found_at_once() -> None:
+    """A search of all keys for each key would take longer than a test may."""
+    Path("a.json").write_text("{" + ",".join(f'"{number}":1' for number in [*range(200_000), 199_999]) + "}")
+    assert refused("submit", "a.json").endswith("duplicate key '199999' in the object that ends here")
+
+
+@pytest.mark.usefixtures("deployment")
 def test_a_value_may_have_many_aliases(definition: dict[str, Any], queue: Queue) -> None:
     text = yaml.safe_dump({**definition, "payload": {}})
     Path("task.yml").write_text(f"{text}extra: {{a: &a [1], b: [{','.join(1000 * ['*a'])}]}}\n")
