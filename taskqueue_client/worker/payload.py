@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 from taskqueue_client._protocol.schemas import is_date_time_if_text, json_path
@@ -25,6 +25,9 @@ each level, and Python limits these. A payload that was cut off when it was read
 
 MOST = 1000
 """The number of violations that are listed; a large payload can have millions."""
+
+MOST_OF_ALTERNATIVE = 100
+"""The number of violations of each alternative of `anyOf` and `oneOf` that are looked for; few are shown."""
 
 MOST_LOGGED = 10
 """The number of unknown keywords that are logged; a schema that a program has made can have thousands."""
@@ -143,7 +146,9 @@ def _validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are incomple
     formats = jsonschema.FormatChecker(formats=FORMATS)
     formats.checks("date-time")(_is_date_time)
     extend: Any = jsonschema.validators.extend  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return extend(kind, _KEYWORDS)(schema, format_checker=formats, registry=EMPTY_REGISTRY)
+    bounded = {name: partial(_bounded, kind.VALIDATORS[name]) for name in _BOUNDED & kind.VALIDATORS.keys()}
+    keywords = {**_KEYWORDS, **bounded}
+    return extend(kind, keywords)(schema, format_checker=formats, registry=EMPTY_REGISTRY)
 
 
 _NO_ZONE = re.compile(r"[+-]((2[4-9]|[3-9][0-9])(:?[0-9]{2})?|[0-9]{2}:?[6-9][0-9])$")
@@ -238,6 +243,24 @@ def _additional(given: Iterable[str], schema: Mapping[str, Any]) -> list[str]:
     patterns = [_compiled(pattern) for pattern in schema.get("patternProperties", ())]
     return [key for key in given if key not in known and not any(each.search(key) for each in patterns)]
 
+
+class _FewErrors:
+    """A validator that looks for few violations: each takes 3 kB, and a payload can have a million."""
+
+    def __init__(self, validator: Any) -> None:
+        self.evolve = validator.evolve
+        self._descend = validator.descend
+
+    def descend(self, *args: Any, **options: Any) -> Iterator[jsonschema.ValidationError]:
+        return itertools.islice(self._descend(*args, **options), MOST_OF_ALTERNATIVE)
+
+
+def _bounded(keyword: Any, validator: Any, *args: Any) -> Any:
+    """Check a keyword with alternatives. jsonschema lists all violations of each alternative."""
+    return keyword(_FewErrors(validator), *args)
+
+
+_BOUNDED = {"anyOf", "oneOf"}
 
 _KEYWORDS = {
     "additionalProperties": _additional_properties,

@@ -6,9 +6,11 @@ import json
 from typing import Any, ClassVar
 
 import pytest
+from jsonschema import ValidationError
 
 from taskqueue_client._protocol.schemas import json_path
 from taskqueue_client.errors import InvalidArgument, Problem
+from taskqueue_client.worker import payload as payload_module
 from taskqueue_client.worker.outcomes import MalformedPayload
 from taskqueue_client.worker.payload import DEEPEST, MOST, PayloadSchema, outcome_of
 
@@ -290,6 +292,26 @@ def test_the_place_of_each_unknown_keyword_is_found_without_a_search(
     PayloadSchema({"properties": {str(number): Counted(minlength=1) for number in range(200)}})
     assert caplog.messages[-1].endswith(" at 190 further places")
     assert Counted.read < 200 * 50
+
+
+@pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
+def test_a_large_payload_is_not_checked_to_its_end_for_an_alternative_that_it_does_not_match(
+    monkeypatch: pytest.MonkeyPatch, keyword: str
+) -> None:
+    """Each violation takes 3 kB, so that a megabyte of violations would take the memory of other runs."""
+    found: list[str] = []
+    make = payload_module._violation  # pyright: ignore[reportPrivateUsage]
+
+    def counted(problem: str) -> ValidationError:
+        found.append(problem)
+        return make(problem)
+
+    monkeypatch.setattr(payload_module, "_violation", counted)
+    schema = {keyword: [{"type": "integer"}, {"items": {"pattern": "b"}}]}
+    (problem,) = words(schema, ["a"] * 10_000)
+    assert '$[0]: a string that matches the pattern "b"; $[1]: ' in problem
+    assert len(found) <= 100
+    assert words(schema, ["b"] * 10_000) == []
 
 
 def test_a_schema_of_a_thousand_levels_is_an_error() -> None:
