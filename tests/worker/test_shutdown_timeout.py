@@ -115,7 +115,7 @@ def test_a_worker_ends_in_time_though_its_work_directory_cannot_be_removed(
         remove(path)
 
     monkeypatch.setattr(work_directory, "remove_tree", hanging)
-    monkeypatch.setattr(work_directory, "TO_END", 0.01, raising=False)
+    monkeypatch.setattr(work_directory, "TO_END", 0.01)
     world.create()
     worker = worker_for(world, no_op, max_tasks=1)
     with Working(world, worker) as working:
