@@ -196,6 +196,12 @@ def test_the_log_names_once_what_was_not_passed_and_how_to_pass_it(caplog: pytes
     )
 
 
+def test_the_log_does_not_name_what_every_command_gets(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    CommandEnvironment((), {**TASK, "CC": "gcc"}).of_command({}, TASK)
+    assert "not passed to commands: CC;" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("given", "named"),
     [

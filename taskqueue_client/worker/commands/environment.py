@@ -97,16 +97,16 @@ class CommandEnvironment:
                 value that no environment can have. No value is shown.
         """
         _check(given)
-        worker, passed = self._sorted = self._sort(dict(self._worker))
+        worker, passed = self._sorted = self._sort(dict(self._worker), task)
         if not pass_credentials:
             self._refuse_credentials(given, worker, passed)
         return _bypassing_http_proxies({**passed, **given, **task})
 
-    def _sort(self, worker: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    def _sort(self, worker: dict[str, str], task: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
         if worker == self._sorted[0]:  # nearly always
             return self._sorted
         passed = {name: value for name, value in worker.items() if self._is_passed(name, value)}
-        self._log_once(sorted(worker.keys() - passed.keys()))
+        self._log_once(sorted(worker.keys() - passed.keys() - task.keys()))
         return worker, passed
 
     def _is_passed(self, name: str, value: str) -> bool:
