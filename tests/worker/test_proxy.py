@@ -38,6 +38,7 @@ from taskqueue_client.worker.features import bounded_server
 from taskqueue_client.worker.features import proxy as proxy_module
 from taskqueue_client.worker.features.proxy import TaskProxy
 from taskqueue_client.worker.outcomes import InternalError
+from taskqueue_client.worker.run.lifecycle import TaskEnd
 from taskqueue_client.worker.run.task_run import TaskRun
 from tests.servers import get_when_descriptors_are_free_again
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
@@ -937,6 +938,34 @@ def test_a_proxy_signs_with_the_credentials_of_the_last_reclaim_and_ends_with_th
     assert world.run(task_id).state == "completed"
     with pytest.raises(requests.ConnectionError):
         requests.get(f"{urls[0]}/api/queue/v1/ping", timeout=30)
+
+
+@pytest.mark.parametrize("of_commands", [False, True])
+def test_a_proxy_is_closed_before_the_run_is_reported(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, of_commands: bool
+) -> None:
+    urls: list[str] = []
+
+    def handle(task: TaskRun) -> None:
+        if of_commands:
+            shown = task.run_command(["printenv", "TASKCLUSTER_PROXY_URL"], proxy=True, capture=True).stdout
+        else:
+            shown = task.proxy().__enter__()
+        urls.append(f"{(shown or '').strip()}/api/queue/v1/ping")
+        requests.get(urls[0], timeout=30).raise_for_status()
+
+    def ping(_: TaskEnd) -> None:
+        with pytest.raises(requests.ConnectionError):
+            requests.get(urls[0], timeout=30)
+        urls.append("refused")
+
+    task_id = world.create()
+    worker = worker_for(world, handle, max_tasks=1)
+    monkeypatch.setattr(worker, "on_task_end", ping)
+    with Working(world, worker) as working:
+        working.wait_for_end()
+    assert world.run(task_id).state == "completed"
+    assert urls[1:] == ["refused"]
 
 
 def test_a_thread_that_outlives_the_run_starts_no_proxy(world: World) -> None:

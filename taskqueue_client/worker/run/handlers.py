@@ -336,7 +336,7 @@ class Attempts:
         finally:
             if self._over is not None:
                 self._over.cancel()
-            if self._resources.processes is not None:
+            if self._resources.has_commands:
                 await asyncio.to_thread(self._resources.end_commands)
 
     def _own_time_limit(self) -> float | None:

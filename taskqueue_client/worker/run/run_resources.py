@@ -382,12 +382,6 @@ class RunResources:
                 self._command_proxy = self.proxy(attempt)
             return {"TASKCLUSTER_PROXY_URL": self._command_proxy.url}
 
-    def _close_proxies(self) -> None:
-        with self._lock:
-            proxies, self._proxies, self._command_proxy = self._proxies, [], None
-        for each in proxies:
-            each.close()
-
     def command_context(self, attempt: int, *, proxy: bool = False) -> CommandContext:
         """Return what a command needs of the run.
 
@@ -438,19 +432,26 @@ class RunResources:
                     if self.processes is processes:
                         self.processes = None
 
+    @property
+    def has_commands(self) -> bool:
+        """Whether `end_commands` has something to do."""
+        return self.processes is not None or bool(self._proxies)
+
     def end_commands(self) -> None:
-        """End all processes that commands have left running; takes up to `termination_grace`."""
+        """End all processes that commands have left running, and proxies; takes up to `termination_grace`."""
         with self._lock:
             processes, self.processes = self.processes, None
-        if processes is None:
-            return
+            proxies, self._proxies, self._command_proxy = self._proxies, [], None
         try:
-            count = processes.end(self.shared.config.termination_grace, lambda: self.is_hurried)
+            grace = self.shared.config.termination_grace
+            count = 0 if processes is None else processes.end(grace, lambda: self.is_hurried)
         except OSError as error:
             log.warning("processes of run %s continue until this worker ends: %s", self.run, error)
         else:
             if count:
                 self.log.logger.warning("ended processes that commands had left running: %d", count)
+        for each in proxies:
+            each.close()
 
     def start_over(self) -> None:
         """Discard what an attempt has left, before the next one; the log continues."""
@@ -460,13 +461,12 @@ class RunResources:
             self.attempt += 1
         self.end_commands()
         self.signaled.clear()
-        self._close_proxies()
         self._remove(artifacts.clear())
         self._remove(path)
 
     def close_at_once(self) -> bool:
         """Close, unless that takes time; return whether all is closed."""
-        if self.processes is not None or self._proxies or self.artifacts.directory is not None:
+        if self.has_commands or self.artifacts.directory is not None:
             return False
         with self._lock:
             path = self._work_directory
@@ -484,7 +484,6 @@ class RunResources:
             path, self._work_directory = self._work_directory, None
         directory = self.artifacts.clear()
         self.end_commands()
-        self._close_proxies()
         self._remove(directory)
         self._remove(path)
         if self.shared.live_logs is not None and self._live_url is not None:
