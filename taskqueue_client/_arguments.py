@@ -111,6 +111,17 @@ def encoded(argument: str, given: str) -> bytes:
         raise InvalidArgument(argument, given, f"text that UTF-8 can encode ({error.reason})") from error
 
 
+def printable(text: str) -> str:
+    """Return a text from a task in one line, without characters that control the terminal."""
+    return "".join(map(_printable, text))
+
+
+def _printable(character: str) -> str:
+    if character.isprintable():
+        return character
+    return " " if character.isspace() else "\N{REPLACEMENT CHARACTER}"
+
+
 def is_system_text(given: object) -> TypeGuard[str]:
     """Return whether an object is a str that can be a path, a program's argument, or a variable's value."""
     try:

@@ -14,6 +14,7 @@ import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from taskqueue_client import calls
+from taskqueue_client._arguments import printable
 from taskqueue_client._dates import timestamp
 from taskqueue_client._protocol.conversation import Conversation, Together, converse_async
 from taskqueue_client.aio import AsyncQueue
@@ -26,7 +27,7 @@ from taskqueue_client.models import StorageType
 
 from .arguments import connect, connect_with_credentials, duration, run_option, task_argument
 from .failures import ExitStatus, Failure, in_one_line
-from .output import cell, console, json_option, last_run, new_table, print_either, print_json, printable, size
+from .output import cell, console, json_option, last_run, new_table, print_either, print_json, size
 
 R = TypeVar("R")
 

@@ -12,13 +12,12 @@ from http import HTTPStatus
 import click
 
 from taskqueue_client import errors
+from taskqueue_client._arguments import printable
 from taskqueue_client._protocol.threads_and_tasks import NO_THREAD
 from taskqueue_client._transport.connection_errors import UNTRUSTED
 from taskqueue_client._transport.network import NetworkSettings, proxy_variable
 from taskqueue_client.artifacts import ArtifactError
 from taskqueue_client.scopes import in_words
-
-from .output import printable
 
 _EXPIRED = re.compile(r"has expired|\.expiry < now")
 """The texts of the auth service about expired clients and certificates."""

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 import click
 
 from taskqueue_client import events
+from taskqueue_client._arguments import printable
 from taskqueue_client.models.messages import TaskMessage
 
 from .arguments import slug_id
 from .failures import ExitStatus, Failure, in_one_line
-from .output import json_option, print_either, printable
+from .output import json_option, print_either
 
 
 @click.command()

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from taskqueue_client._arguments import printable
 from taskqueue_client.models import Model, ReasonResolved, Run, TaskAndStatus, TaskState, TaskStatus
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -86,17 +87,6 @@ def new_table(*columns: str, shortened: str) -> Table:
 def cell(text: str) -> Text:
     """Return a printable text for the column that may be cut off, in one line."""
     return Text(printable(text), no_wrap=True)
-
-
-def printable(text: str) -> str:
-    """Return a text from a task in one line, without characters that control the terminal."""
-    return "".join(map(_printable, text))
-
-
-def _printable(character: str) -> str:
-    if character.isprintable():
-        return character
-    return " " if character.isspace() else "\N{REPLACEMENT CHARACTER}"
 
 
 def duration(start: datetime | None, end: datetime | None) -> str:

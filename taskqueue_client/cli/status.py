@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
+from taskqueue_client._arguments import printable
 from taskqueue_client._protocol.retry import is_outage
 from taskqueue_client.client import Queue
 from taskqueue_client.clock import Clock, SystemClock
@@ -29,7 +30,6 @@ from .output import (
     last_run,
     print_either,
     print_json,
-    printable,
     reason_of,
     runs_table,
     tasks_table,

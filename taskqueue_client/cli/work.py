@@ -23,12 +23,12 @@ from taskqueue_client.worker.config import WorkerConfig, meaning_of
 from taskqueue_client.worker.config_sources import setting_of_text
 from taskqueue_client.worker.loop import WorkerLoop, check_has_settings
 from taskqueue_client.worker.outcomes import InternalError
-from taskqueue_client.worker.worker_log import log_handler
+from taskqueue_client.worker.worker_log import LogFormatter, log_handler
 from taskqueue_client.worker.worker_runner import JsonFormatter, RunnerLog, WorkerRunner
 
 from .arguments import connect_with_credentials
 from .failures import ExitStatus, Failure, in_one_line, status_of
-from .output import json_option, printable
+from .output import json_option
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -162,19 +162,8 @@ def _current_directory() -> str:
         ) from error
 
 
-class _LogFormatter(logging.Formatter):
-    """Formats records of which only the first line is not indented, without control characters.
-
-    Errors contain text of tasks, which must not look like another record, or control the terminal.
-    """
-
-    def format(self, record: logging.LogRecord) -> str:
-        return "\n  ".join(map(printable, super().format(record).split("\n")))
-
-
 def _set_up_logs(runner: WorkerRunner | None, *, as_json: bool) -> None:
     handler = log_handler() if runner is None else RunnerLog(runner)
-    text = "%(asctime)s %(levelname)s %(message)s"
-    handler.setFormatter(JsonFormatter() if as_json else _LogFormatter(text))
+    handler.setFormatter(JsonFormatter() if as_json else LogFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("aiormq").setLevel(logging.CRITICAL)  # it logs tracebacks of lost connections otherwise

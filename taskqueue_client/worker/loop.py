@@ -7,8 +7,8 @@ import math
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
@@ -34,7 +34,7 @@ from .run.task_run import TaskRun
 from .session import Session
 from .shutdown import Hooks, signals_restored
 from .threads import WorkerEventLoop, check_not_patched
-from .worker_log import log
+from .worker_log import log, logged_by_default
 from .worker_runner import WorkerRunner
 
 if TYPE_CHECKING:
@@ -240,7 +240,8 @@ class WorkerLoop(ABC):
         """Work until the worker is asked to shut down.
 
         SIGTERM, SIGINT and SIGHUP let runs go on for `graceful_shutdown_timeout`; a second signal, or
-        SIGQUIT, stops them now. Outside of the main thread, signals are not handled.
+        SIGQUIT, stops them now. Outside of the main thread, signals are not handled. If the program does not
+        configure `logging`, the worker's log is written to standard error.
 
         Raises:
             CallFailed: The Queue refused the first claim request, because of wrong credentials, missing
@@ -253,7 +254,7 @@ class WorkerLoop(ABC):
                 worker is running already, or the `__init__` of its class has not called that of `WorkerLoop`,
                 or gevent or eventlet has patched the program.
         """
-        self.__serve(signals=threading.current_thread() is threading.main_thread())
+        self.__serve(logged_by_default, signals=threading.current_thread() is threading.main_thread())
 
     def serve(self) -> None:
         """Work like `run`, in a program that handles signals itself and calls `shutdown`.
@@ -268,7 +269,7 @@ class WorkerLoop(ABC):
             InvalidArgument: As for `run`.
             RuntimeError: As for `run`.
         """
-        self.__serve(signals=False)
+        self.__serve(nullcontext, signals=False)
 
     def shutdown(self, *, within: float | None = None) -> None:
         """Shut down; called again, stop all runs now. Returns at once; call it from any thread at any time.
@@ -302,19 +303,20 @@ class WorkerLoop(ABC):
             if self.__session is not None:
                 self.__session.terminate(within)
 
-    def __serve(self, *, signals: bool) -> None:
+    def __serve(self, logged: Callable[[], AbstractContextManager[None]], *, signals: bool) -> None:
         check_not_patched()
         _check_no_event_loop()
         check_has_settings(self)
         if not self.__serving.acquire(blocking=False):
             raise RuntimeError("this worker is running already; make a second worker, or set concurrency")
         try:
-            self.__work(signals=signals)
+            self.on_start()  # it may configure logging
+            with logged():
+                self.__work(signals=signals)
         finally:
             self.__serving.release()
 
     def __work(self, *, signals: bool) -> None:
-        self.on_start()
         last = Hooks()
         with signals_restored() if signals else nullcontext():
             try:

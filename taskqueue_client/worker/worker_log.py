@@ -10,8 +10,11 @@ import os
 import select
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from typing import Any
+
+from taskqueue_client._arguments import printable
 
 
 class _StaysEnabled:
@@ -46,6 +49,40 @@ def log_handler() -> logging.Handler:
         return StandardErrorLog(sys.stderr.fileno(), sys.stderr.encoding)
     except (AttributeError, OSError):  # it is closed, or no file; its number may be another file's by now
         return logging.StreamHandler()
+
+
+class LogFormatter(logging.Formatter):
+    """Formats records of which only the first line is not indented, without control characters.
+
+    Errors contain text of tasks, which must not look like another record, or control the terminal.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the lines."""
+        return "\n  ".join(map(printable, super().format(record).split("\n")))
+
+
+@contextmanager
+def logged_by_default() -> Generator[None]:
+    """Write the worker's log to standard error if nothing else is configured, as `taskqueue work` does.
+
+    By itself, Python writes warnings alone, without a time.
+    """
+    if log.hasHandlers():
+        yield
+        return
+    handler, level = log_handler(), log.level
+    handler.setFormatter(LogFormatter())
+    log.addHandler(handler)
+    log.setLevel(level or logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
 
 
 class UnlockedHandler(logging.Handler):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
@@ -161,6 +162,50 @@ import taskqueue_client.worker
 log.warning("claim expired")
 """
     assert errors_of(program) == "claim expired\n"
+
+
+WORKER = """
+import logging
+from taskqueue_client import LocalQueue, Queue, WorkerLoop, slugid, task_definition
+
+class Worker(WorkerLoop):
+    def run_task(self, task):
+        logging.getLogger("library").info("not shown")
+        task.queue.ping()
+
+def work(kind=Worker, **settings):
+    about = {"name": "test", "owner": "me@example.com", "source": "https://example.com"}
+    names = {"task_queue_id": "proj-demo/linux", "worker_group": "g", "worker_id": "w", "max_tasks": 1}
+    with LocalQueue() as local, Queue(local.root_url, local.credentials) as queue:
+        queue.create_task(slugid(), task_definition("proj-demo/linux", {}, **about))
+        kind(root_url=local.root_url, credentials=local.credentials, **names, **settings).run()
+"""
+
+
+@pytest.mark.parametrize("capture", [False, True])
+def test_run_logs_to_standard_error_if_the_program_does_not_configure_logging(*, capture: bool) -> None:
+    shown = errors_of(f"{WORKER}work(capture_logging={capture})").splitlines()
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO ", each) for each in shown), shown
+    events = [each.split(" INFO ")[1].partition(" ")[2] for each in shown]
+    assert events[0].startswith("g/w starts: taskqueue_client ")
+    assert [" begins " in each for each in events[1:]] == [True, False, False]
+    assert " ended: completed after " in events[2]
+    assert events[3] == "worker has ended"
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    ["logging.basicConfig(level=logging.ERROR)", "logging.root.addHandler(logging.NullHandler())"],
+)
+def test_run_leaves_logging_as_the_program_configures_it(configuration: str) -> None:
+    late = f"class Late(Worker):\n    def on_start(self):\n        {configuration}\n"
+    assert errors_of(f"{WORKER}{configuration}\nwork()") == ""
+    assert errors_of(f"{WORKER}{late}work(kind=Late)") == ""
+
+
+def test_run_takes_its_log_back_at_its_end() -> None:
+    after = 'log = logging.getLogger("taskqueue_client.worker"); log.info("no"); log.warning("yes")'
+    assert errors_of(f"{WORKER}work()\n{after}").splitlines()[-1] == "yes"
 
 
 def errors_of(program: str) -> str:
