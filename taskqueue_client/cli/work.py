@@ -90,7 +90,7 @@ def command(
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent may ignore it: exit codes would be lost
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a parent may block those that shut the worker down
     runner = WorkerRunner.on_stdio() if worker_runner else None
-    _set_up_logs(runner, as_json=as_json)
+    handler = _set_up_logs(runner, as_json=as_json)
     connect_with_credentials().close()  # fails with the missing variable
     given: dict[str, Any] = {
         name: setting_of_text(name, value) if isinstance(value, str) else value
@@ -112,6 +112,8 @@ def command(
             check_has_settings(made)
         except RuntimeError as error:
             raise Failure(str(error)) from error
+        if as_json:
+            handler.setFormatter(JsonFormatter(made.config.worker_id))
         made.run()
 
 
@@ -162,8 +164,9 @@ def _current_directory() -> str:
         ) from error
 
 
-def _set_up_logs(runner: WorkerRunner | None, *, as_json: bool) -> None:
+def _set_up_logs(runner: WorkerRunner | None, *, as_json: bool) -> logging.Handler:
     handler = log_handler() if runner is None else RunnerLog(runner)
     handler.setFormatter(JsonFormatter() if as_json else LogFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("aiormq").setLevel(logging.CRITICAL)  # it logs tracebacks of lost connections otherwise
+    return handler

@@ -332,7 +332,11 @@ def _log_unsent(line: bytes) -> None:
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a log record as a line of JSON, with the task and run that it is about."""
+    """Formats a log record as a line of JSON, with the worker, and the task and run that it is about."""
+
+    def __init__(self, worker_id: str | None = None) -> None:
+        super().__init__()
+        self._worker_id = worker_id
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -346,6 +350,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if self._worker_id is not None:
+            document["worker_id"] = self._worker_id
         for name in ("task_id", "run_id"):
             if (value := getattr(record, name, None)) is not None:
                 document[name] = value

@@ -115,7 +115,8 @@ def test_work_runs_a_class_of_the_directory_with_the_settings_of_the_file(
     ) as process:
         _, errors = process.communicate(timeout=60)
     assert process.returncode == ExitStatus.DONE
-    assert {json.loads(line)["level"] for line in errors.splitlines()} == {"INFO"}
+    lines = [json.loads(line) for line in errors.splitlines()]
+    assert {(line["level"], line["worker_id"]) for line in lines} == {("INFO", "one")}
     run_of_task = queue.status(task_id).status.runs[0]
     assert (run_of_task.state, run_of_task.worker_id) == ("completed", "one")
     assert b"hello you" in queue.download_artifact(task_id, "public/logs/live.log").content
