@@ -66,6 +66,13 @@ def _setting_options(command: F) -> F:
     show_default=True,
     help="Where claims come from: claimWork, or legacy polling of Azure storage queues.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="The form of the log; json is the same as --json.",
+)
 @json_option
 def command(
     worker: str,
@@ -73,6 +80,7 @@ def command(
     *,
     worker_runner: bool,
     task_source: str,
+    log_format: str,
     as_json: bool,
     **settings: Any,
 ) -> None:
@@ -81,7 +89,7 @@ def command(
     Options override variables such as TASKQUEUE_CONCURRENCY, which override the file. Modules are also
     searched in the current directory. With PULSE_URL, messages of that RabbitMQ stop canceled runs at once.
     SIGTERM or Ctrl-C shuts down gracefully within `graceful_shutdown_timeout`; a second one stops the runs.
-    Logs go to standard error, as text or, with --json, as an object per line.
+    Logs go to standard error, as text or, with --log-format json, as an object per line.
 
     The exit status is 1 after `max_internal_errors` or an error of the machine or the network: restart the
     worker. It is 2 for a wrong setting and 3 if the Queue refused claim requests, at the start or at
@@ -90,6 +98,7 @@ def command(
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent may ignore it: exit codes would be lost
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a parent may block those that shut the worker down
     runner = WorkerRunner.on_stdio() if worker_runner else None
+    as_json = as_json or log_format == "json"
     handler = _set_up_logs(runner, as_json=as_json)
     connect_with_credentials().close()  # fails with the missing variable
     given: dict[str, Any] = {

@@ -105,13 +105,14 @@ def files(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("deployment", "files")
+@pytest.mark.parametrize("log_format", [["--json"], ["--log-format", "json"]])
 def test_work_runs_a_class_of_the_directory_with_the_settings_of_the_file(
-    queue: Queue, task_factory: Any
+    queue: Queue, task_factory: Any, log_format: list[str]
 ) -> None:
     task_id = slugid()
     queue.create_task(task_id, task_factory(taskQueueId="proj/linux", payload={"name": "you"}))
     with running(
-        "work", "greeting:Greeter", "--config", "worker.yml", "--max-tasks", "1", "--json"
+        "work", "greeting:Greeter", "--config", "worker.yml", "--max-tasks", "1", *log_format
     ) as process:
         _, errors = process.communicate(timeout=60)
     assert process.returncode == ExitStatus.DONE
