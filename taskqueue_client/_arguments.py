@@ -19,7 +19,7 @@ from types import NoneType, UnionType
 from typing import Any, TypeGuard, TypeVar, cast, get_args
 from urllib.parse import quote
 
-from ._dates import is_date_time, moment_of, timestamp
+from ._dates import is_date_time, moment_of, seconds_of, timestamp
 from .errors import InvalidArgument
 from .slugid import SLUGID
 
@@ -157,14 +157,15 @@ def number(argument: str, given: object, *, least: int = 0, most: int | None = N
 
 
 def seconds(argument: str, given: object) -> float | None:
-    """Return a number of seconds, which may be negative or infinite, or None. False would count as 0."""
+    """Return a duration in seconds, which may be negative or infinite, or None. False would count as 0."""
     if given is None:
         return None
-    if isinstance(given, (int, float)) and not isinstance(given, bool):
-        size = abs(given)  # NaN is not less than anything; an int may be too large for a float
+    found = seconds_of(given) if isinstance(given, str) else given
+    if isinstance(found, (int, float)) and not isinstance(found, bool):
+        size = abs(found)  # NaN is not less than anything; an int may be too large for a float
         if size <= sys.float_info.max or size == math.inf:
-            return given
-    raise InvalidArgument(argument, given, "a number of seconds, or None")
+            return found
+    raise InvalidArgument(argument, given, "a number of seconds, text like '10 minutes', or None")
 
 
 def identifier(argument: str, given: object) -> str:

@@ -145,8 +145,8 @@ class _Consumer(ABC, Generic[HookResult]):
         if failure is not None and error is None:
             raise failure
 
-    async def _get(self, timeout: float | None) -> Event | None:  # noqa: ASYNC109 - measured on `clock`
-        arguments.seconds("timeout", timeout)
+    async def _get(self, timeout: float | str | None) -> Event | None:  # noqa: ASYNC109 - measured on `clock`
+        limit = arguments.seconds("timeout", timeout)
         if self._waiting is not None and not self._waiting.cancelling():
             raise RuntimeError(
                 "the listener is already waiting for an event: use it in one task or thread, "
@@ -155,7 +155,7 @@ class _Consumer(ABC, Generic[HookResult]):
         self._waiting = waiting = asyncio.current_task()
         try:
             self._acknowledge()
-            if not await self._is_available(timeout):
+            if not await self._is_available(limit):
                 return None
             self._current = delivery = self._supervisor.buffer.popleft()
             self._counts.received += 1
@@ -324,11 +324,11 @@ class AsyncListener(_Consumer[Awaitable[object]]):
             raise StopAsyncIteration
         return event
 
-    async def get(self, timeout: float | None = None) -> Event | None:  # noqa: ASYNC109 - measured on `clock`
+    async def get(self, timeout: float | str | None = None) -> Event | None:  # noqa: ASYNC109 - measured on `clock`
         """Acknowledge the current event and wait for the next one. Cancellation loses no event.
 
         Args:
-            timeout: In seconds; no limit by default.
+            timeout: In seconds, or text such as `5 minutes`; no limit by default.
 
         Returns:
             The event; None after the timeout, or if the listener was stopped.
@@ -412,11 +412,11 @@ class Listener(_Consumer[object]):
             raise StopIteration
         return event
 
-    def get(self, timeout: float | None = None) -> Event | None:
+    def get(self, timeout: float | str | None = None) -> Event | None:
         """Acknowledge the current event and wait for the next one.
 
         Args:
-            timeout: In seconds; no limit by default.
+            timeout: In seconds, or text such as `5 minutes`; no limit by default.
 
         Returns:
             The event; None after the timeout, or if the listener was stopped.

@@ -48,7 +48,7 @@ def wait_for_task(
     task_id: str,
     *,
     listener: Listener | None = None,
-    timeout: float | None = None,
+    timeout: float | str | None = None,
     on_progress: Callable[[TaskStatus], object] | None = None,
     clock: Clock | None = None,
 ) -> TaskStatus:
@@ -59,7 +59,7 @@ def wait_for_task(
         task_id: The task.
         listener: A listener with the bindings `for_task(task_id)` and no other use: its events are
             consumed. Requests are made once a minute then, else every 15 seconds.
-        timeout: In seconds; no limit by default.
+        timeout: In seconds, or text such as `5 minutes`; no limit by default.
         on_progress: Called with the first status and with each later one.
         clock: The clock for all waiting.
 
@@ -67,7 +67,7 @@ def wait_for_task(
         The status of the resolved task.
 
     Raises:
-        InvalidArgument: `timeout` is not a number, or `listener` or `on_progress` is asynchronous.
+        InvalidArgument: `timeout` is not a duration, or `listener` or `on_progress` is asynchronous.
         WaitTimedOut: The task is not resolved in time.
         TaskQueueError: An error of the client or the listener.
     """
@@ -80,7 +80,7 @@ async def wait_for_task_async(
     task_id: str,
     *,
     listener: AsyncListener | None = None,
-    timeout: float | None = None,  # noqa: ASYNC109 - measured on `clock`
+    timeout: float | str | None = None,  # noqa: ASYNC109 - measured on `clock`
     on_progress: Callable[[TaskStatus], object] | None = None,
     clock: Clock | None = None,
 ) -> TaskStatus:
@@ -94,7 +94,7 @@ def wait_for_group(
     task_group_id: str,
     *,
     listener: Listener | None = None,
-    timeout: float | None = None,
+    timeout: float | str | None = None,
     on_progress: Callable[[Counter[TaskState]], object] | None = None,
     clock: Clock | None = None,
 ) -> list[TaskStatus]:
@@ -105,7 +105,7 @@ def wait_for_group(
         task_group_id: The task group.
         listener: A listener with the bindings `for_group(task_group_id)` and no other use: its events are
             consumed. Requests are made once a minute then, else every 15 seconds.
-        timeout: In seconds; no limit by default.
+        timeout: In seconds, or text such as `5 minutes`; no limit by default.
         on_progress: Called with the number of tasks in each state, at first and after each change.
         clock: The clock for all waiting.
 
@@ -113,7 +113,7 @@ def wait_for_group(
         The status of each task, in the order of the Queue's list.
 
     Raises:
-        InvalidArgument: `timeout` is not a number, or `listener` or `on_progress` is asynchronous.
+        InvalidArgument: `timeout` is not a duration, or `listener` or `on_progress` is asynchronous.
         WaitTimedOut: A task is not resolved in time.
         TaskQueueError: An error of the client or the listener.
     """
@@ -126,7 +126,7 @@ async def wait_for_group_async(
     task_group_id: str,
     *,
     listener: AsyncListener | None = None,
-    timeout: float | None = None,  # noqa: ASYNC109 - measured on `clock`
+    timeout: float | str | None = None,  # noqa: ASYNC109 - measured on `clock`
     on_progress: Callable[[Counter[TaskState]], object] | None = None,
     clock: Clock | None = None,
 ) -> list[TaskStatus]:
@@ -172,14 +172,14 @@ class _Schedule:
     def __init__(
         self,
         clock: Clock | None,
-        timeout: float | None,
+        timeout: float | str | None,
         listener: Listener | AsyncListener | None,
         kind: type[Listener | AsyncListener],
     ) -> None:
-        seconds("timeout", timeout)
+        limit = seconds("timeout", timeout)
         check_kind("listener", listener, kind | None)
         self._clock = clock or SystemClock()
-        self._timeout = math.inf if timeout is None else timeout
+        self._timeout = math.inf if limit is None else limit
         self._deadline = self._clock.monotonic() + self._timeout
         self._listener = listener
         self._interval = POLL_INTERVAL if listener is None else POLL_INTERVAL_WITH_LISTENER

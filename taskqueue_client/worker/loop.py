@@ -216,8 +216,8 @@ class WorkerLoop(ABC):
             seconds: How long the worker has had no work.
         """
 
-    def termination_notice(self) -> float | None:
-        """Return how many seconds the machine has left, or None while that is unknown.
+    def termination_notice(self) -> float | str | None:
+        """Return how long the machine has left, in seconds or as `2 minutes`; None while that is unknown.
 
         Override it to ask the cloud provider for its notice to spot machines. It is called every few
         seconds, in a separate thread; a number begins the shutdown.
@@ -271,7 +271,7 @@ class WorkerLoop(ABC):
         """
         self.__serve(nullcontext, signals=False)
 
-    def shutdown(self, *, within: float | None = None) -> None:
+    def shutdown(self, *, within: float | str | None = None) -> None:
         """Shut down; called again, stop all runs now. Returns at once; call it from any thread at any time.
 
         The worker claims no more. Runs may go on for a while; those that have not ended by then are stopped
@@ -279,16 +279,17 @@ class WorkerLoop(ABC):
         not run again: `run` and `serve` return at once.
 
         Args:
-            within: Seconds that runs may go on; default: `graceful_shutdown_timeout`.
+            within: Seconds that runs may go on, or text such as `1 minute`; default:
+                `graceful_shutdown_timeout`.
 
         Raises:
-            InvalidArgument: `within` is not a number.
+            InvalidArgument: `within` is not a duration.
         """
-        within = seconds("within", within)
+        given = seconds("within", within)
         with self.__lock:
             self.__shutdown_requested = True
             if self.__session is not None:
-                self.__session.shutdown(within)
+                self.__session.shutdown(given)
 
     def hint_canceled(self, task_id: str) -> None:
         """Poll at once whether a task was canceled, as after a message about it."""

@@ -219,7 +219,7 @@ async def program_ended() -> None:
 
 
 async def termination_noticed(
-    ask: Callable[[], float | None], threads: DaemonThreads, calls: ThreadsafeCalls, clock: Clock
+    ask: Callable[[], float | str | None], threads: DaemonThreads, calls: ThreadsafeCalls, clock: Clock
 ) -> float:
     """Wait for a termination notice; return the seconds that are left.
 
@@ -239,7 +239,7 @@ async def termination_noticed(
 
 
 async def _notice(
-    ask: Callable[[], float | None], threads: DaemonThreads, calls: ThreadsafeCalls
+    ask: Callable[[], float | str | None], threads: DaemonThreads, calls: ThreadsafeCalls
 ) -> tuple[float | None, BaseException | None]:
     """Return what the hook returns, and what it raises."""
     returned: list[float | None] = []

@@ -97,6 +97,7 @@ def test_a_synchronous_listener_yields_events_in_order_and_requeues_the_rest(
     with Listener(settings, bindings, queue=durable) as listener:
         assert sorted(task_of(next(listener)) for _ in range(6)) == sorted(sent[4:])
         assert listener.get(timeout=0) is None
+        assert listener.get(timeout="0 seconds") is None
     assert listener.counts.acknowledged == 6
 
 

@@ -168,9 +168,12 @@ def test_a_command_is_not_started_in_a_run_that_is_cancelled(context: CommandCon
     assert not (context.work_directory / "started").exists()
 
 
-def test_a_command_over_its_time_limit_is_ended_and_the_task_has_failed(context: CommandContext) -> None:
+@pytest.mark.parametrize("timeout", [0.2, "0 minutes"])
+def test_a_command_over_its_time_limit_is_ended_and_the_task_has_failed(
+    context: CommandContext, timeout: float | str
+) -> None:
     with pytest.raises(TaskFailed, match="took longer than its time limit") as caught:
-        run_command(["sleep", "1000"], context, timeout=0.2, check=False)
+        run_command(["sleep", "1000"], context, timeout=timeout, check=False)
     assert isinstance(caught.value, CommandTimedOut)
     assert caught.value.result.signal == signal.SIGTERM
 

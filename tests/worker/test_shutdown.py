@@ -504,14 +504,14 @@ def test_the_first_request_after_a_notice_lets_runs_go_on(
         started.set()
         assert finish.wait(WAIT)
 
-    def notice() -> float | None:
-        return 7200.0 if started.wait(WAIT) else None
+    def notice() -> str | None:
+        return "2 hours" if started.wait(WAIT) else None
 
     worker = worker_for(world, handler, graceful_shutdown_timeout=3600)
     monkeypatch.setattr(worker, "termination_notice", notice)
     with Working(world, worker) as working:
-        until(lambda: "termination notice received" in caplog.text)
-        worker.shutdown()
+        until(lambda: "termination notice received: 7200 s left" in caplog.text)
+        worker.shutdown(within="1 hour")
         finish.set()
         working.wait_for_end()
     assert reasons(world, task_id) == ["completed"]
@@ -562,7 +562,7 @@ def test_a_notice_that_is_not_a_number_is_an_error_of_the_hook_and_no_notice(
     monkeypatch.setattr(shutdown, "NOTICE_INTERVAL", 0.01)
     worker = worker_for(world, lambda _: until(lambda: refused in caplog.text), max_tasks=1)
     monkeypatch.setattr(worker, "termination_notice", lambda: next(notices, None))
-    refused = f"termination_notice: {notice!r} is not valid; expected a number of seconds, or None"
+    refused = f"termination_notice: {notice!r} is not valid; expected a number of seconds, text"
     worker.serve()
     assert reasons(world, task_id) == ["completed"]
 

@@ -63,7 +63,8 @@ class CommandOptions(TypedDict, total=False):
         input: What the command reads from its standard input; text is encoded as UTF-8. Default: nothing.
         capture: The output that the result contains, in addition to the log: `"stdout"`, `"stderr"` or, with
             True, both. At most 16 MiB each. Default: False.
-        timeout: Seconds after which the command is ended, and the task has failed. Default: no limit.
+        timeout: Seconds, or text such as `10 minutes`, after which the command is ended, and the task has
+            failed. Default: no limit.
         check: Raise an error unless the exit code is 0; default: True.
         keep_children: Let processes that the command leaves behind outlive it, the run and the worker;
             default: False.
@@ -75,7 +76,7 @@ class CommandOptions(TypedDict, total=False):
     cwd: str | os.PathLike[str]
     input: str | bytes
     capture: bool | Literal["stdout", "stderr"]
-    timeout: float | None
+    timeout: float | str | None
     check: bool
     keep_children: bool
 
