@@ -122,7 +122,7 @@ def test_a_command_need_not_read_its_input(context: CommandContext) -> None:
         ("cwd", "\ud800"),
         ("input", 3),
         ("input", "\ud800"),
-        ("timeout", "5 minutes"),
+        ("timeout", "5"),
         pytest.param("timeout", 10**400, id="timeout-too-large"),
         ("timeout", float("nan")),
         ("timeout", True),
