@@ -12,6 +12,7 @@ except those with rare dates, such as leap seconds and `+00` for `+00:00`.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import re
@@ -145,7 +146,12 @@ _ODD_NUMBER = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 
 _LARGE_POSITIVE = re.compile(rb"\xcf(?!\x00[\x00-\x1f])")
 _LARGE_NEGATIVE = re.compile(rb"\xd3(?!\xff[\xe0-\xff])")
-"""Whole numbers beyond 2^53 in MessagePack; may also be found within text."""
+"""Whole numbers beyond 2^53 in MessagePack; may also be found within text and other numbers."""
+
+_LONG_NUMBER = re.compile(rb"[:,\[]-?[0-9]{16}")
+"""The same in JSON. A search for it takes ten times as long."""
+
+_MOST_SHOWN = 10
 
 _BRACE = ord("{")
 
@@ -161,8 +167,8 @@ def check_definition(definition: TaskDefinition, now: float) -> bytes:
     `now` is the Queue's time in seconds since the epoch, or NaN if it is not known.
     """
     encoded = _valid(definition, now)
-    if _may_match(definition, _LARGE_POSITIVE, _LARGE_NEGATIVE):
-        _warn_of_rounded_numbers(_plain(definition))
+    if _may_match(definition, _LARGE_POSITIVE, _LARGE_NEGATIVE) and _LONG_NUMBER.search(encoded):
+        _warn_of_rounded_numbers(json.loads(encoded, parse_int=Decimal))
     return encoded
 
 
@@ -410,17 +416,22 @@ def _number_problems(definition: object) -> list[Problem]:
         return []
     return [
         Problem(json_path(*path), given, "a finite number")
-        for path, given in _everything_in(_plain(definition))
+        for path, given in _everything_in(msgspec.to_builtins(definition, str_keys=True, enc_hook=json_value))
         if isinstance(given, float) and not math.isfinite(given)
     ]
 
 
 def _warn_of_rounded_numbers(definition: dict[str, Any]) -> None:
-    name = definition["metadata"]["name"]
-    for path, given in _everything_in(definition):
-        if isinstance(given, int) and _is_rounded(given):
-            text = "the Queue rounds %s of the task %r: send whole numbers beyond 2^53 as text"
-            _log.warning(text, json_path(*path), name)
+    paths = [
+        json_path(*path)
+        for path, given in _everything_in(definition)
+        if isinstance(given, Decimal) and Decimal(repr(float(given))) != given  # as JavaScript writes it
+    ]
+    if paths:
+        shown, others = ", ".join(paths[:_MOST_SHOWN]), len(paths) - _MOST_SHOWN
+        more = f" and {others} more places" if others > 0 else ""
+        text = "the Queue changes whole numbers beyond 2^53: send those of the task %r as text, at %s%s"
+        _log.warning(text, definition["metadata"]["name"], shown, more)
 
 
 def _may_match(definition: object, *patterns: re.Pattern[bytes]) -> bool:
@@ -433,19 +444,6 @@ def _may_match(definition: object, *patterns: re.Pattern[bytes]) -> bool:
     except OverflowError:  # an integer of more than 64 bits
         return True
     return any(pattern.search(packed) for pattern in patterns)
-
-
-def _plain(definition: object) -> Any:
-    return msgspec.to_builtins(definition, str_keys=True, enc_hook=json_value)
-
-
-def _is_rounded(number: int) -> bool:
-    """Return whether the Queue, which has numbers as JavaScript does, returns another number."""
-    try:
-        shortest = repr(float(number))  # as JavaScript writes it
-    except OverflowError:  # it is stored as null
-        return True
-    return Decimal(shortest) != number
 
 
 def _everything_in(document: object) -> Iterator[tuple[tuple[str | int, ...], object]]:

@@ -121,8 +121,9 @@ class LoopEnd:
     """
 
     def __init__(self, close: Callable[[], object]) -> None:
-        self._generator = self._until_the_end(close)
-        with suppress(ResourceWarning):  # as an error, if the loop has ended its generators already
+        self._generator: AsyncGenerator[None] | None = None
+        if not getattr(running_loop(), "_asyncgens_shutdown_called", False):  # or it would warn
+            self._generator = self._until_the_end(close)
             begin(self._generator.__anext__())
 
     @staticmethod
@@ -134,7 +135,8 @@ class LoopEnd:
 
     def forget(self) -> None:
         """Do not call the function any more. The loop may be closed by now."""
-        begin(self._generator.__anext__())
+        if self._generator is not None:
+            begin(self._generator.__anext__())
 
 
 def begin(step: Awaitable[object]) -> None:

@@ -153,7 +153,12 @@ def _read_yaml(path: Path, text: str) -> object:
 
 
 def _is_tab_in_json(text: str, place: int) -> bool:
-    return text[place : place + 1] == "\t" and text.lstrip().startswith(("{", "["))
+    """Return whether the text before a tab is JSON, which allows it, unlike YAML."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        return text[place : place + 1] == "\t" and error.pos > place
+    return True
 
 
 def _place(path: Path, before: str) -> str:

@@ -220,7 +220,7 @@ class WorkerLoop(ABC):
         """Return how long the machine has left, in seconds or as `2 minutes`; None while that is unknown.
 
         Override it to ask the cloud provider for its notice to spot machines. It is called every few
-        seconds, in a separate thread; a number begins the shutdown.
+        seconds, in a separate thread; a duration begins the shutdown.
         """
         return None
 

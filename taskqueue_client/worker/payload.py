@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from difflib import get_close_matches
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, cast
@@ -26,8 +27,9 @@ each level, and Python limits these. A payload that was cut off when it was read
 MOST = 1000
 """The number of violations that are listed; a large payload can have millions."""
 
-MOST_OF_ALTERNATIVE = 100
-"""The number of violations of each alternative of `anyOf` and `oneOf` that are looked for; few are shown."""
+MOST_OF_ALTERNATIVE = 10
+"""The number of violations of each alternative of `anyOf` and `oneOf` that are looked for, with those of the
+alternatives within it; few are shown."""
 
 MOST_LOGGED = 10
 """The number of unknown keywords that are logged; a schema that a program has made can have thousands."""
@@ -244,6 +246,10 @@ def _additional(given: Iterable[str], schema: Mapping[str, Any]) -> list[str]:
     return [key for key in given if key not in known and not any(each.search(key) for each in patterns)]
 
 
+_violations_left: ContextVar[list[int] | None] = ContextVar("violations left", default=None)
+"""How many violations of the outermost alternative are still looked for; at least one of each within it."""
+
+
 class _FewErrors:
     """A validator that looks for few violations: each takes 3 kB, and a payload can have a million."""
 
@@ -251,8 +257,19 @@ class _FewErrors:
         self.evolve = validator.evolve
         self._descend = validator.descend
 
-    def descend(self, *args: Any, **options: Any) -> Iterator[jsonschema.ValidationError]:
-        return itertools.islice(self._descend(*args, **options), MOST_OF_ALTERNATIVE)
+    def descend(self, *args: Any, **options: Any) -> list[jsonschema.ValidationError]:
+        left = _violations_left.get() or [MOST_OF_ALTERNATIVE]
+        outer = _violations_left.set(left)
+        found: list[jsonschema.ValidationError] = []
+        try:
+            for violation in self._descend(*args, **options):
+                found.append(violation)
+                left[0] -= 1
+                if left[0] <= 0:
+                    break
+        finally:
+            _violations_left.reset(outer)
+        return found
 
 
 def _bounded(keyword: Any, validator: Any, *args: Any) -> Any:

@@ -69,20 +69,41 @@ class LogFormatter(logging.Formatter):
 def logged_by_default() -> Generator[None]:
     """Write the worker's log to standard error if nothing else is configured, as `taskqueue work` does.
 
-    By itself, Python writes warnings alone, without a time.
+    By itself, Python writes warnings alone, without a time. Of several workers in one process, the first one
+    writes for all, until it ends.
     """
-    if log.hasHandlers():
+    if _is_configured():
         yield
         return
-    handler, level = log_handler(), log.level
+    handler = log_handler()
     handler.setFormatter(LogFormatter())
+    handler.addFilter(lambda _: _defaults[0] is handler and not _is_configured())  # by now
+    if not _defaults:
+        log.setLevel(logging.INFO)
+    _defaults.append(handler)
     log.addHandler(handler)
-    log.setLevel(level or logging.INFO)
     try:
         yield
     finally:
         log.removeHandler(handler)
-        log.setLevel(level)
+        _defaults.remove(handler)
+        if not _defaults:
+            log.setLevel(logging.NOTSET)
+
+
+_defaults: list[logging.Handler] = []
+"""The handlers that `logged_by_default` has added."""
+
+
+def _is_configured() -> bool:
+    """Return whether the program has configured what is logged, where, or that nothing is."""
+    package, root = logging.getLogger("taskqueue_client"), logging.getLogger()
+    has_level = package.level or root.level != logging.WARNING or (log.level and not _defaults)
+    others = [*package.handlers, *root.handlers]
+    has_handlers = log.handlers != _defaults or any(
+        getattr(each, "shows_worker_log", True) for each in others
+    )
+    return bool(has_level or has_handlers or logging.lastResort is None)
 
 
 class UnlockedHandler(logging.Handler):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from taskqueue_client._protocol.schemas import check_definition
@@ -327,6 +328,13 @@ def test_a_number_that_the_queue_would_round_is_warned_of(
     (warning,) = caplog.messages
     assert "$.payload.ids[1].build" in warning
     assert "'n'" in warning  # the task's name
+
+
+def test_one_warning_is_of_all_numbers_of_a_definition(caplog: pytest.LogCaptureFixture) -> None:
+    odd = {True: 1, "text": msgspec.Raw(b'"\xcf\x83"')}  # msgspec has no plain form of these
+    assert paths_of({**GOOD, "payload": {"ids": [2**60] * 1000, **odd}}) == []
+    (warning,) = caplog.messages
+    assert warning.endswith("$.payload.ids[9] and 990 more places")
 
 
 @pytest.mark.parametrize(

@@ -314,6 +314,24 @@ def test_a_large_payload_is_not_checked_to_its_end_for_an_alternative_that_it_do
     assert words(schema, ["b"] * 10_000) == []
 
 
+def test_few_violations_are_looked_for_in_alternatives_within_alternatives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[str] = []
+    make = payload_module._violation  # pyright: ignore[reportPrivateUsage]
+
+    def counted(problem: str) -> ValidationError:
+        found.append(problem)
+        return make(problem)
+
+    monkeypatch.setattr(payload_module, "_violation", counted)
+    schema = {"anyOf": [{"type": "string", "pattern": "b"}, {"items": {"$ref": "#"}, "type": "array"}]}
+    (problem,) = words(schema, [[["a"] * 20] * 20] * 20)
+    assert "expected one of the alternatives: " in problem
+    assert len(found) <= 20
+    assert words(schema, [[["b"] * 20] * 20] * 20) == []
+
+
 def test_a_schema_of_a_thousand_levels_is_an_error() -> None:
     schema: dict[str, Any] = {}
     for _ in range(1000):

@@ -203,6 +203,34 @@ def test_run_leaves_logging_as_the_program_configures_it(configuration: str) -> 
     assert errors_of(f"{WORKER}{late}work(kind=Late)") == ""
 
 
+def test_run_leaves_the_levels_that_the_program_sets() -> None:
+    for name in ("", "taskqueue_client", "taskqueue_client.worker"):
+        assert errors_of(f'{WORKER}logging.getLogger("{name}").setLevel(logging.ERROR)\nwork()') == ""
+
+
+def test_run_writes_each_line_once_when_a_handler_configures_logging() -> None:
+    configure = "logging.basicConfig(format='own %(message)s')"
+    late = f"class Late(Worker):\n    def run_task(self, task):\n        {configure}\n"
+    shown = errors_of(f"{WORKER}{late}work(kind=Late)").splitlines()
+    assert [each for each in shown if " ended: " in each] == [shown[-2]]
+    assert shown[-2].startswith("own run ")
+
+
+def test_the_log_of_a_worker_goes_on_when_another_one_of_the_program_ends() -> None:
+    program = """
+from taskqueue_client.worker.worker_log import log, logged_by_default
+first, second = logged_by_default(), logged_by_default()
+first.__enter__()
+second.__enter__()
+log.info("both")
+first.__exit__(None, None, None)
+log.info("one")
+second.__exit__(None, None, None)
+log.info("none")
+"""
+    assert [each.rpartition(" ")[2] for each in errors_of(program).splitlines()] == ["both", "one"]
+
+
 def test_run_takes_its_log_back_at_its_end() -> None:
     after = 'log = logging.getLogger("taskqueue_client.worker"); log.info("no"); log.warning("yes")'
     assert errors_of(f"{WORKER}work()\n{after}").splitlines()[-1] == "yes"

@@ -411,6 +411,8 @@ class LoggingCapture(UnlockedHandler):
     task, in tasks that this one creates, and in `asyncio.to_thread`.
     """
 
+    shows_worker_log = False
+
     def filter(self, record: logging.LogRecord) -> bool:
         """Pass what is logged inside of a handler of this worker.
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -429,8 +429,7 @@ class RunResources:
         with suppress(OSError):  # `end_commands` tells
             if processes.end_at_once():
                 with self._lock:
-                    if self.processes is processes:
-                        self.processes = None
+                    self.processes = None if self.processes is processes else self.processes
 
     @property
     def has_commands(self) -> bool:
@@ -438,20 +437,22 @@ class RunResources:
         return self.processes is not None or bool(self._proxies)
 
     def end_commands(self) -> None:
-        """End all processes that commands have left running, and proxies; takes up to `termination_grace`."""
+        """End proxies, and processes that commands have left running; takes up to `termination_grace`."""
         with self._lock:
             processes, self.processes = self.processes, None
             proxies, self._proxies, self._command_proxy = self._proxies, [], None
+        with ExitStack() as last_first:
+            if processes is not None:
+                last_first.callback(self._end_processes, processes)
+            for each in proxies:
+                last_first.callback(each.close)
+
+    def _end_processes(self, processes: RunProcesses) -> None:
         try:
-            grace = self.shared.config.termination_grace
-            count = 0 if processes is None else processes.end(grace, lambda: self.is_hurried)
+            if count := processes.end(self.shared.config.termination_grace, lambda: self.is_hurried):
+                self.log.logger.warning("ended processes that commands had left running: %d", count)
         except OSError as error:
             log.warning("processes of run %s continue until this worker ends: %s", self.run, error)
-        else:
-            if count:
-                self.log.logger.warning("ended processes that commands had left running: %d", count)
-        for each in proxies:
-            each.close()
 
     def start_over(self) -> None:
         """Discard what an attempt has left, before the next one; the log continues."""

@@ -426,7 +426,7 @@ class TaskRun:
 
         `with task.proxy() as url:` gives the value for `TASKCLUSTER_PROXY_URL`. The proxy signs with the
         run's current credentials: the scopes of the task, and creating artifacts of this run. It stops at
-        the end of the block, or with the run. `run_command(…, proxy=True)` starts one by itself.
+        the end of the block, or of this call of the handler. `run_command(…, proxy=True)` starts its own.
 
         Args:
             plain: Make the URL `http://HOST:PORT`, for programs that cannot keep a path in a root URL. Every
