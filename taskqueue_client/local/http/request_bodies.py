@@ -6,7 +6,6 @@ import re
 import zlib
 from collections.abc import Callable
 from decimal import Decimal
-from encodings.aliases import aliases
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -36,8 +35,7 @@ if not hasattr(getattr(brotli, "Decompressor", None), "can_accept_more_data"):
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _QUOTED = r'"(?:[\x0b\x20\x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\x0b\x20-\xff])*"'
 _CONTENT_TYPE = re.compile(rf"\s*({_WORD}/{_WORD})\s*(?:; *{_WORD} *= *(?:{_QUOTED}|{_WORD}) *)*")
-_PUNCTUATION = re.compile(r"[^a-z0-9]|:[0-9]{4}$")
-_NOT_CHARSETS = {"idna", "punycode", "raw_unicode_escape", "unicode_escape", "undefined", "mbcs", "oem"}
+_PUNCTUATION = re.compile(r":[0-9]{4}$|[^a-z0-9]")
 _EXACT = 2**53  # the whole numbers up to here are their own doubles
 _PLAIN = 1e21  # below, JavaScript writes whole numbers without an exponent
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -169,18 +167,88 @@ def _plain(charset: str) -> str:
 
 @cache
 def _codecs() -> dict[str, str]:
-    found = {_plain(name): codec for alias, codec in aliases.items() for name in (alias, codec)}
-    windows = {_plain(f"windows-{codec[2:]}"): codec for codec in found.values() if codec.startswith("cp125")}
-    names = {**found, **windows, "binary": "latin_1", "ucs2": "utf_16_le"}
-    return {name: codec for name, codec in names.items() if _is_charset(codec)}
+    """Return Python's codecs by the names of the service's library, iconv-lite, without punctuation."""
+    dos = {f"{prefix}{page}": f"cp{page}" for page in _DOS_PAGES for prefix in ("", "cp", "ibm", "csibm")}
+    windows = {f"{prefix}{page}": f"cp{page}" for page in _WINDOWS_PAGES for prefix in _WINDOWS_PREFIXES}
+    iso = {f"{prefix}{_ISO_PAGES + part}": f"iso8859_{part}" for part in _ISO_PARTS for prefix in ("", "cp")}
+    parts = {f"iso8859{part}": f"iso8859_{part}" for part in _ISO_PARTS}
+    others = {name: codec for codec, names in _OTHER_NAMES.items() for name in names.split()}
+    return {**dos, **windows, **iso, **parts, **others}
 
 
-def _is_charset(codec: str) -> bool:
-    try:
-        b"ab".decode(codec, "replace")
-    except LookupError:  # bytes to bytes, or not on this machine
-        return False
-    return codec not in _NOT_CHARSETS
+_DOS_PAGES = (437, 737, 775, 850, 852, *range(855, 859), *range(860, 867), 869, 1125)
+_WINDOWS_PAGES = (874, *range(1250, 1259))
+_WINDOWS_PREFIXES = ("", "cp", "win", "windows")
+_ISO_PAGES = 28590  # the code page of part 1 of ISO 8859 is 28591, and so on
+_ISO_PARTS = (*range(1, 12), *range(13, 17))
+
+_OTHER_NAMES = {
+    "ascii": "ascii ascii8bit ansix34 ansix341968 ansix341986 cp367 csascii ibm367 iso646irv iso646us isoir6"
+    " us usascii",
+    "big5hkscs": "big5 big5hkscs cnbig5 csbig5 xxbig5",
+    "cp437": "cspc8codepage437",
+    "cp775": "cspc775baltic",
+    "cp850": "cspc850multilingual",
+    "cp852": "cspcp852",
+    "cp862": "cspc862latinhebrew",
+    "cp869": "cpgr",
+    "cp932": "932 cp932 csshiftjis ms31j ms932 mskanji shiftjis sjis windows31j windows932 xsjis",
+    "cp949": "949 cp949 cseuckr csksc56011987 euckr isoir149 korean ksc5601 ksc56011987 ksc56011989 ms949"
+    " windows949",
+    "cp950": "950 cp950 ms950 windows950",
+    "cp1250": "msee",
+    "cp1251": "mscyrl",
+    "cp1252": "msansi",
+    "cp1253": "msgreek",
+    "cp1254": "msturk",
+    "cp1255": "mshebr",
+    "cp1256": "msarab",
+    "cp1257": "winbaltrim",
+    "euc_jp": "eucjp",
+    # the library reads all of these with tables that contain the characters of GBK
+    "gb18030": "936 chinese cp936 csgb2312 csiso58gb231280 euccn gb18030 gb2312 gb231280 gb23121980 gbk"
+    " isoir58 ms936 windows936 xgbk",
+    "hp_roman8": "cshproman8 hproman8 ibm1051 r8 roman8 xroman8",
+    "iso8859_1": "cp819 csisolatin1 ibm819 isoir100 l1 latin1",
+    "iso8859_2": "csisolatin2 isoir101 l2 latin2",
+    "iso8859_3": "csisolatin3 isoir109 l3 latin3",
+    "iso8859_4": "csisolatin4 isoir110 l4 latin4",
+    "iso8859_5": "csisolatincyrillic cyrillic isoir144",
+    "iso8859_6": "arabic arabic8 asmo708 csisolatinarabic ecma114 isoir127",
+    "iso8859_7": "csisolatingreek ecma118 elot928 greek greek8 isoir126",
+    "iso8859_8": "csisolatinhebrew hebrew hebrew8 isoir138",
+    "iso8859_9": "csisolatin5 isoir148 l5 latin5 turkish turkish8",
+    "iso8859_10": "csisolatin6 isoir157 l6 latin6",
+    "iso8859_11": "thai thai8",
+    "iso8859_13": "isoir179 l7 latin7",
+    "iso8859_14": "celtic celtic8 isoceltic isoir199 l8 latin8",
+    "iso8859_15": "isoir203 l9 latin9",
+    "iso8859_16": "isoir226 l10 latin10",
+    "koi8_r": "20866 cp20866 cskoi8r ibm878 koi8r",
+    "koi8_t": "koi8t",
+    "koi8_u": "21866 cp21866 ibm1168 koi8u",
+    "kz1048": "rk1048 strk10482002",
+    "latin_1": "binary",
+    "mac_croatian": "maccroatian",
+    "mac_cyrillic": "10007 maccyrillic macukraine",
+    "mac_greek": "10006 macgreek",
+    "mac_iceland": "10079 maciceland",
+    "mac_latin2": "10029 maccenteuro",
+    "mac_roman": "10000 csmacintosh mac macintosh macroman",
+    "mac_romanian": "macromania",
+    "mac_turkish": "10081 macturkish",
+    "ptcp154": "pt154",
+    "tis_620": "isoir166 tis620 tis6200 tis62025291 tis62025330",
+    "utf_7": "unicode11utf7 utf7",
+    "utf_8": "unicode11utf8 utf8",
+    "utf_16": "utf16",
+    "utf_16_be": "utf16be",
+    "utf_16_le": "ucs2 utf16le",
+    "utf_32": "ucs4 utf32",
+    "utf_32_be": "ucs4be utf32be",
+    "utf_32_le": "ucs4le utf32le",
+}
+"""By codec of Python: the other names of the charset in iconv-lite."""
 
 
 def _charset(content_type: str) -> str:
