@@ -68,7 +68,7 @@ def _client_of(given: str) -> Client:
     "--claim-timeout",
     default=1200.0,
     show_default=True,
-    type=duration(),
+    type=duration("31 days"),
     help="How long a claim lasts, in seconds or text such as '1 minute'.",
 )
 @click.option(

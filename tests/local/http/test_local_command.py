@@ -143,6 +143,11 @@ def test_the_claim_timeout_and_the_admin_routes_can_be_set(task_factory: TaskFac
         assert queue.status(task_id)["status"]["runs"][0]["reasonResolved"] == "claim-expired"
 
 
+def test_a_claim_may_last_as_long_as_one_of_a_local_queue_in_a_program() -> None:
+    with running("local", "--json", "--claim-timeout", "31 days") as process:
+        _settings(process)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
