@@ -167,7 +167,7 @@ def claim_work(
         InputError: `xml_message` is malformed, or its run belongs to another task queue.
         AuthenticationFailed: The Queue did not sign the message.
         ResourceNotFound: The task or run does not exist.
-        RequestConflict: The run is not pending any more.
+        RequestConflict: The run is not pending any more, and is not this worker's by an earlier call.
     """
     pair = arguments.task_queue_pair(task_queue_id, provisioner_id, worker_type)
     body = {
