@@ -156,8 +156,8 @@ def _is_tab_in_json(text: str, place: int) -> bool:
     """Return whether the text before a tab is JSON, which allows it, unlike YAML."""
     try:
         json.loads(text)
-    except json.JSONDecodeError as error:
-        return text[place : place + 1] == "\t" and error.pos > place
+    except ValueError as error:  # or Python's, about the digits of a number
+        return text[place : place + 1] == "\t" and getattr(error, "pos", len(text)) > place
     return True
 
 

@@ -301,6 +301,7 @@ def test_a_broken_standard_input_is_named() -> None:
         ('{\n\t"a": 1,\n\tb: 2\n}', "line 3, column 2: Expecting property name"),
         ("\ufeff\n[\n\t1 2]", "line 3, column 4: Expecting ',' delimiter"),
         ('{"a":\t[' + 5000 * "9" + "]}", "line 1, column 8: 5,000 digits; at most 4,300 are allowed"),
+        ("{a: 1,\n\tb: 2}", "line 2, column 1: found character '\\t' that cannot start any token"),
         ("a:\n\tb: 1", "line 2, column 1: found character '\\t' that cannot start any token"),
     ],
 )
