@@ -44,7 +44,7 @@ class Ended:
     @property
     def reason(self) -> str:
         """The reason for which the last run was resolved."""
-        return str(self.run.reason_resolved or "") if self.run else "not scheduled"
+        return str(self.run.reason_resolved or "") if self.run else ""
 
     @property
     def expected(self) -> str:
@@ -61,7 +61,8 @@ def show_progress(console: Console, snapshots: Iterable[list[TaskAndStatus]]) ->
     """Show the states of the tasks on a terminal while they change."""
     with Live(console=console, transient=True) as live:
         for members in snapshots:
-            live.update(_outcomes([Ended(each, []) for each in members], "The tasks"), refresh=True)
+            tasks = [Ended(each, []) for each in members]
+            live.update(_outcomes(tasks, "The tasks", are_over=False), refresh=True)
 
 
 def collect(queue: Queue, graph: Graph, folder: Path) -> list[Ended]:
@@ -86,12 +87,12 @@ def _ended(queue: Queue, member: TaskAndStatus, folder: Path) -> Ended:
 
 def show(console: Console, every: list[Ended]) -> None:
     """Print the tables and the time line."""
-    console.print(_outcomes(every, "How the tasks ended"))
+    console.print(_outcomes(every, "How the tasks ended", are_over=True))
     console.print(_artifacts(every))
     console.print(_time_line(every))
 
 
-def _outcomes(every: list[Ended], title: str) -> Table:
+def _outcomes(every: list[Ended], title: str, *, are_over: bool) -> Table:
     table = Table("task", "state", "reason", "duration", "expected", "", title=title)
     for ended in every:
         run = ended.run
@@ -99,16 +100,14 @@ def _outcomes(every: list[Ended], title: str) -> Table:
             ended.name,
             ended.member.status.state,
             ended.reason,
-            f"{_seconds(run.started, run.resolved):.2f} s" if run else "",
+            f"{_seconds(run.started, run.resolved):.2f} s" if run and run.resolved else "",
             ended.expected,
-            _verdict(ended),
+            _verdict(ended) if are_over or ended.reason else "",
         )
     return table
 
 
 def _verdict(ended: Ended) -> Text:
-    if not ended.reason:
-        return Text()
     return Text("yes", "green") if ended.is_as_expected else Text("NO", "bold red")
 
 

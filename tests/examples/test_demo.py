@@ -100,6 +100,15 @@ def test_the_live_table_shows_the_states_as_they_change(local_queue: LocalQueue)
     assert re.findall(r"│ fetch +│ (\w+)", capture.get())[:2] == ["pending", "running"]
 
 
+def test_the_live_table_judges_a_task_only_when_it_is_resolved(local_queue: LocalQueue) -> None:
+    console = Console(force_terminal=True, width=120, height=50)
+    with Queue(local_queue.root_url, local_queue.credentials) as queue, console.capture() as capture:
+        group = demo.submitted(queue).task_group_id
+        report.show_progress(console, [list(queue.iter_task_group(group))])
+    assert "unscheduled" in capture.get()
+    assert not re.search("NO|yes|not scheduled", capture.get())
+
+
 def test_on_a_terminal_the_cursor_comes_back(tmp_path: Path) -> None:
     reader, terminal = os.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "50"}
@@ -154,6 +163,14 @@ def test_a_task_that_ends_otherwise_than_the_graph_says_is_a_failure(
     monkeypatch.setattr(demo, "GRAPH", tmp_path / "graph.yml")
     assert demo.main(tmp_path) == 1
     assert re.search(r"│ lint .*│ NO ", capsys.readouterr().out)
+
+
+def test_a_task_that_is_blocked_at_the_end_is_not_as_expected(local_queue: LocalQueue) -> None:
+    console = Console(width=160)
+    with Queue(local_queue.root_url, local_queue.credentials) as queue, console.capture() as capture:
+        tasks = queue.iter_task_group(demo.submitted(queue).task_group_id)
+        report.show(console, [report.Ended(each, []) for each in tasks])
+    assert re.search(r"│ lint +│ unscheduled .*│ NO ", capture.get())
 
 
 def test_a_worker_that_cannot_start_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
