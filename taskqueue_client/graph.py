@@ -272,18 +272,17 @@ def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 
 def _in_order(tasks: Mapping[str, Mapping[str, Any]], problems: list[Problem]) -> list[str]:
     """Return the names, each after its dependencies. A dependency on itself is ignored, a cycle a problem."""
-    edges = {
-        name: [each for each in _dependencies(task) if each in tasks and each != name]
-        for name, task in tasks.items()
-    }
-    try:
-        return list(TopologicalSorter(edges).static_order())
-    except CycleError as error:
-        circle: list[str] = error.args[1][::-1]
-    path, given = f"$.tasks.{circle[0]}.dependencies", edges[circle[0]]
-    if len(circle) > _FEW:
-        circle[_FEW // 2 : -_FEW // 2] = [f"({len(circle) - _FEW:,} more)"]
-    problems.append(Problem(path, given, "", f"dependency cycle: {' → '.join(circle)}"))
+    edges = {name: [each for each in _dependencies(task) if each != name] for name, task in tasks.items()}
+    for _ in range(_FEW):
+        try:
+            order = [name for name in TopologicalSorter(edges).static_order() if name in tasks]
+            return order if len(edges) == len(tasks) else list(tasks)
+        except CycleError as error:
+            circle: list[str] = error.args[1][::-1]
+        path, given = f"$.tasks.{circle[0]}.dependencies", [edges.pop(name) for name in circle[1:]][-1]
+        if len(circle) > _FEW:
+            circle[_FEW // 2 : -_FEW // 2] = [f"({len(circle) - _FEW:,} more)"]
+        problems.append(Problem(path, given, "", f"dependency cycle: {' → '.join(circle)}"))
     return list(tasks)
 
 

@@ -280,6 +280,14 @@ def test_a_dependency_cycle_is_shown_as_a_path() -> None:
     assert " ".join(way) in "a b c a b c a"
 
 
+def test_each_dependency_cycle_is_a_problem() -> None:
+    tasks = {"a": "b", "b": "a", "c": "d", "d": "c", "e": "a"}
+    with pytest.raises(InvalidDefinition) as caught:
+        plan_graph(document(**{name: {"dependencies": [each]} for name, each in tasks.items()}))
+    cycles = [set(re.findall(r"\b\w\b", problem.finding)) for problem in caught.value.problems]
+    assert sorted(map(sorted, cycles)) == [["a", "b"], ["c", "d"]]
+
+
 def test_of_a_long_dependency_cycle_only_the_ends_are_shown() -> None:
     tasks = {f"t{number}": {"dependencies": [f"t{(number + 1) % 10_000}"]} for number in range(10_000)}
     with pytest.raises(InvalidDefinition) as caught:
