@@ -27,7 +27,18 @@ from taskqueue_client.models import StorageType
 
 from .arguments import connect, connect_with_credentials, duration, run_option, task_argument
 from .failures import ExitStatus, Failure, in_one_line
-from .output import cell, console, json_option, last_run, new_table, print_either, print_json, size
+from .output import (
+    BAR,
+    FULL_BAR,
+    cell,
+    console,
+    json_option,
+    last_run,
+    new_table,
+    print_either,
+    print_json,
+    size,
+)
 
 R = TypeVar("R")
 
@@ -161,7 +172,8 @@ def _bars(*, hidden: bool) -> Progress | None:
     terminal = console(stderr=True)
     if hidden or not terminal.is_interactive:
         return None
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    bar = BarColumn(complete_style=BAR, finished_style=FULL_BAR)
+    columns = (TextColumn("{task.description}"), bar, DownloadColumn(), TransferSpeedColumn())
     return Progress(*columns, console=terminal)
 
 

@@ -29,6 +29,9 @@ STYLES = {
 }
 """The color of each state."""
 
+BAR, FULL_BAR = "cyan", "green"
+"""The colors of progress bars: in 16 colors, rich's own are the same for a full bar and an empty one."""
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

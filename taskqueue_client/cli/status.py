@@ -24,6 +24,8 @@ from taskqueue_client.models.tasks import RESOLVED
 from .arguments import check_either, connect, duration, group_option, task_ids_argument
 from .failures import ExitStatus, Failure, done_for_all, in_one_line
 from .output import (
+    BAR,
+    FULL_BAR,
     STYLES,
     console,
     json_option,
@@ -304,7 +306,8 @@ def progress(members: list[TaskAndStatus], blocked: frozenset[str], lines: int) 
     summary = Text(f" {resolved}/{len(members)}")
     for state, count in counts.items():
         summary.append(f"  {count} {state}", style=STYLES.get(state, ""))
-    bar = ProgressBar(total=max(len(members), 1), completed=resolved, width=_BAR_WIDTH)
+    total = max(len(members), 1)
+    bar = ProgressBar(total, resolved, _BAR_WIDTH, complete_style=BAR, finished_style=FULL_BAR)
     shown = members
     if len(members) > lines:
         rank = {state: position for position, state in enumerate(_FIRST)}
