@@ -143,9 +143,9 @@ class _OneOrigin(HTTPAdapter):
         pool = self._pool  # another thread may close the client, or send at the same time
         if pool is None:
             url = request.url or ""
-            pool = self._network.pool_manager(url, maxsize=POOL_SIZE).connection_from_url(url)
-            add_deadline(pool)
-            self._pool = pool
+            made = self._network.pool_manager(url, maxsize=POOL_SIZE).connection_from_url(url)
+            add_deadline(made)
+            pool = self.__dict__.setdefault("_pool", made)  # the pool of the thread that was first, at once
         return pool
 
     def cert_verify(self, *_: Any, **__: Any) -> None:
@@ -175,7 +175,7 @@ class _OneOrigin(HTTPAdapter):
 
     def forget(self) -> None:
         """Drop the connections, without a word to the server: the parent goes on with them."""
-        self._pool = None
+        self.__dict__.pop("_pool", None)
 
 
 def _own_session(network: NetworkSettings) -> requests.Session:

@@ -76,6 +76,28 @@ def test_one_client_serves_many_threads(server: ScriptedServer) -> None:
     assert server.connections <= 16
 
 
+def test_threads_that_make_the_first_calls_together_share_the_connections(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together, have_arrived = threading.Barrier(2, timeout=60), threading.Event()
+
+    def add_deadline_together(pool: Any) -> None:
+        together.wait()
+        add_deadline(pool)
+
+    def answer(_: Received) -> Say:
+        if len(server.received) == 4:
+            have_arrived.set()
+        return Say(wait_for=have_arrived if len(server.received) > 2 else None)
+
+    server.otherwise = answer
+    monkeypatch.setattr(synchronous, "add_deadline", add_deadline_together)
+    with Queue(server.root_url, CREDENTIALS) as queue, ThreadPoolExecutor(2) as threads:
+        for _ in range(2):
+            assert list(threads.map(queue.send, [PING] * 2)) == [{}] * 2
+    assert server.connections == 2
+
+
 def test_a_closed_client_opens_new_connections(server: ScriptedServer) -> None:
     queue = Queue(server.root_url, CREDENTIALS)
     for _ in range(2):
