@@ -144,12 +144,9 @@ _NO_TEXT = re.compile(r"[\x00\ud800-\udfff]")
 _ODD_NUMBER = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 """A float in MessagePack with all bits of the exponent set; never within text, which is UTF-8."""
 
-_LARGE_POSITIVE = re.compile(rb"\xcf(?!\x00[\x00-\x1f])")
-_LARGE_NEGATIVE = re.compile(rb"\xd3(?!\xff[\xe0-\xff])")
-"""Whole numbers beyond 2^53 in MessagePack; may also be found within text and other numbers."""
-
+_DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG_NUMBER = re.compile(rb"[:,\[]-?[0-9]{16}")
-"""The same in JSON. A search for it takes ten times as long."""
+"""What may be a whole number beyond 2^53 in JSON. A search for it takes longer than one for 16 digits."""
 
 _MOST_SHOWN = 10
 
@@ -167,7 +164,7 @@ def check_definition(definition: TaskDefinition, now: float) -> bytes:
     `now` is the Queue's time in seconds since the epoch, or NaN if it is not known.
     """
     encoded = _valid(definition, now)
-    if _may_match(definition, _LARGE_POSITIVE, _LARGE_NEGATIVE) and _LONG_NUMBER.search(encoded):
+    if b"0" * 16 in encoded.translate(_DIGITS_AS_ZEROS) and _LONG_NUMBER.search(encoded):
         _warn_of_rounded_numbers(json.loads(encoded, parse_int=Decimal))
     return encoded
 
@@ -412,7 +409,7 @@ def _local_times(definition: object) -> list[Problem]:
 
 def _number_problems(definition: object) -> list[Problem]:
     """Return NaN and infinities as problems: msgspec would write them as null."""
-    if not _may_match(definition, _ODD_NUMBER):
+    if not _may_have_odd_numbers(definition):
         return []
     return [
         Problem(json_path(*path), given, "a finite number")
@@ -434,16 +431,12 @@ def _warn_of_rounded_numbers(definition: dict[str, Any]) -> None:
         _log.warning(text, definition["metadata"]["name"], shown, more)
 
 
-def _may_match(definition: object, *patterns: re.Pattern[bytes]) -> bool:
-    """Search for numbers in MessagePack, which takes a tenth of the time of a search in the document.
-
-    One pattern that begins with either byte would take five times as long as one for each.
-    """
+def _may_have_odd_numbers(definition: object) -> bool:
+    """Return whether there may be such numbers: MessagePack is searched ten times as fast as a document."""
     try:
-        packed = msgspec.msgpack.encode(definition, enc_hook=json_value)
+        return _ODD_NUMBER.search(msgspec.msgpack.encode(definition, enc_hook=json_value)) is not None
     except OverflowError:  # an integer of more than 64 bits
         return True
-    return any(pattern.search(packed) for pattern in patterns)
 
 
 def _everything_in(document: object) -> Iterator[tuple[tuple[str | int, ...], object]]:
