@@ -279,6 +279,7 @@ def _in_order(tasks: Mapping[str, Mapping[str, Any]], problems: list[Problem]) -
             return order if len(edges) == len(tasks) else list(tasks)
         except CycleError as error:
             circle: list[str] = error.args[1][::-1]
+        # The first name, whose dependencies are shown, is also the last.
         path, given = f"$.tasks.{circle[0]}.dependencies", [edges.pop(name) for name in circle[1:]][-1]
         if len(circle) > _FEW:
             circle[_FEW // 2 : -_FEW // 2] = [f"({len(circle) - _FEW:,} more)"]

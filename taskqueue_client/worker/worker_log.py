@@ -9,6 +9,7 @@ import logging
 import os
 import select
 import sys
+import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -67,43 +68,52 @@ class LogFormatter(logging.Formatter):
 
 @contextmanager
 def logged_by_default() -> Generator[None]:
-    """Write the worker's log to standard error if nothing else is configured, as `taskqueue work` does.
+    """Write the worker's log to standard error unless the program configures `logging`.
 
-    By itself, Python writes warnings alone, without a time. Of several workers in one process, the first one
-    writes for all, until it ends.
+    By itself, Python writes warnings alone, without a time. A level that the program sets counts. Of several
+    workers in one process, the first one writes for all, until it ends.
     """
-    if _is_configured():
+    if _has_handlers():
         yield
         return
     handler = log_handler()
     handler.setFormatter(LogFormatter())
-    handler.addFilter(lambda _: _defaults[0] is handler and not _is_configured())  # by now
-    if not _defaults:
-        log.setLevel(logging.INFO)
-    _defaults.append(handler)
-    log.addHandler(handler)
+    handler.addFilter(lambda _: next(iter(_defaults)) is handler and not _has_handlers())  # by now
+    with _changing:
+        _defaults[handler] = next(iter(_defaults.values()), log.level)
+        log.addHandler(handler)
+        if not _has_level():
+            log.setLevel(logging.INFO)
     try:
         yield
     finally:
-        log.removeHandler(handler)
-        _defaults.remove(handler)
-        if not _defaults:
-            log.setLevel(logging.NOTSET)
+        with _changing:
+            log.removeHandler(handler)
+            level = _defaults.pop(handler)
+            if not _defaults:
+                log.setLevel(level)
 
 
-_defaults: list[logging.Handler] = []
-"""The handlers that `logged_by_default` has added."""
+_defaults: dict[logging.Handler, int] = {}
+"""The handlers that `logged_by_default` has added, with the level that the logger had before."""
+
+_changing = threading.Lock()
 
 
-def _is_configured() -> bool:
-    """Return whether the program has configured what is logged, where, or that nothing is."""
+def _has_level() -> bool:
+    """Return whether the program has set a level that counts for the worker's log."""
     package, root = logging.getLogger("taskqueue_client"), logging.getLogger()
-    has_level = package.level or root.level != logging.WARNING or (log.level and not _defaults)
-    others = [*package.handlers, *root.handlers]
-    has_handlers = log.handlers != _defaults or any(
-        getattr(each, "shows_worker_log", True) for each in others
+    return bool(log.level or package.level or root.level != logging.WARNING)
+
+
+def _has_handlers() -> bool:
+    """Return whether the program has set where the worker's log is written, or that it is not written."""
+    above = [*logging.getLogger("taskqueue_client").handlers, *logging.getLogger().handlers]
+    return (
+        logging.lastResort is None
+        or any(each not in _defaults for each in log.handlers)
+        or any(getattr(each, "shows_worker_log", True) for each in above)
     )
-    return bool(has_level or has_handlers or logging.lastResort is None)
 
 
 class UnlockedHandler(logging.Handler):

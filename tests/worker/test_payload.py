@@ -294,11 +294,9 @@ def test_the_place_of_each_unknown_keyword_is_found_without_a_search(
     assert Counted.read < 200 * 50
 
 
-@pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
-def test_a_large_payload_is_not_checked_to_its_end_for_an_alternative_that_it_does_not_match(
-    monkeypatch: pytest.MonkeyPatch, keyword: str
-) -> None:
-    """Each violation takes 3 kB, so that a megabyte of violations would take the memory of other runs."""
+@pytest.fixture(name="found")
+def _found(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The violations of patterns that are found, in words."""
     found: list[str] = []
     make = payload_module._violation  # pyright: ignore[reportPrivateUsage]
 
@@ -307,6 +305,14 @@ def test_a_large_payload_is_not_checked_to_its_end_for_an_alternative_that_it_do
         return make(problem)
 
     monkeypatch.setattr(payload_module, "_violation", counted)
+    return found
+
+
+@pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
+def test_a_large_payload_is_not_checked_to_its_end_for_an_alternative_that_it_does_not_match(
+    found: list[str], keyword: str
+) -> None:
+    """Each violation takes 3 kB, so that a megabyte of violations would take the memory of other runs."""
     schema = {keyword: [{"type": "integer"}, {"items": {"pattern": "b"}}]}
     (problem,) = words(schema, ["a"] * 10_000)
     assert '$[0]: a string that matches the pattern "b"; $[1]: ' in problem
@@ -314,17 +320,7 @@ def test_a_large_payload_is_not_checked_to_its_end_for_an_alternative_that_it_do
     assert words(schema, ["b"] * 10_000) == []
 
 
-def test_few_violations_are_looked_for_in_alternatives_within_alternatives(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    found: list[str] = []
-    make = payload_module._violation  # pyright: ignore[reportPrivateUsage]
-
-    def counted(problem: str) -> ValidationError:
-        found.append(problem)
-        return make(problem)
-
-    monkeypatch.setattr(payload_module, "_violation", counted)
+def test_few_violations_are_looked_for_in_alternatives_within_alternatives(found: list[str]) -> None:
     schema = {"anyOf": [{"type": "string", "pattern": "b"}, {"items": {"$ref": "#"}, "type": "array"}]}
     (problem,) = words(schema, [[["a"] * 20] * 20] * 20)
     assert "expected one of the alternatives: " in problem

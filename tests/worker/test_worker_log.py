@@ -203,9 +203,11 @@ def test_run_leaves_logging_as_the_program_configures_it(configuration: str) -> 
     assert errors_of(f"{WORKER}{late}work(kind=Late)") == ""
 
 
-def test_run_leaves_the_levels_that_the_program_sets() -> None:
-    for name in ("", "taskqueue_client", "taskqueue_client.worker"):
-        assert errors_of(f'{WORKER}logging.getLogger("{name}").setLevel(logging.ERROR)\nwork()') == ""
+@pytest.mark.parametrize("name", ["", "taskqueue_client", "taskqueue_client.worker"])
+def test_run_leaves_the_levels_that_the_program_sets(name: str) -> None:
+    level = f'logging.getLogger("{name}").setLevel(logging.'
+    assert errors_of(f"{WORKER}{level}ERROR)\nwork()") == ""
+    assert " INFO run " in errors_of(f"{WORKER}{level}DEBUG)\nwork()")
 
 
 def test_run_writes_each_line_once_when_a_handler_configures_logging() -> None:

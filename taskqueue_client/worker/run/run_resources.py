@@ -353,14 +353,9 @@ class RunResources:
         self._check_process()
         check_kind("plain", plain, bool)
         self.check_attempt(attempt)
-        run = self.run
+        run, url = self.run, self.shared.queue.root_url
         proxy = TaskProxy(
-            self.shared.queue.root_url,
-            run.credentials,
-            self._allowed,
-            lambda: run.queue.now().timestamp(),
-            plain=plain,
-            host=host,
+            url, run.credentials, self._allowed, lambda: run.queue.now().timestamp(), plain=plain, host=host
         )
         with self._lock:
             is_late = self._has_ended or attempt != self.attempt
@@ -429,12 +424,13 @@ class RunResources:
         with suppress(OSError):  # `end_commands` tells
             if processes.end_at_once():
                 with self._lock:
-                    self.processes = None if self.processes is processes else self.processes
+                    if self.processes is processes:
+                        self.processes = None
 
     @property
     def has_commands(self) -> bool:
         """Whether `end_commands` has something to do."""
-        return self.processes is not None or bool(self._proxies)
+        return self.processes is not None or self._proxies != []
 
     def end_commands(self) -> None:
         """End proxies, and processes that commands have left running; takes up to `termination_grace`."""
