@@ -146,7 +146,9 @@ def stubborn_command(task: TaskRun, started: Path) -> None:
 
 def stubborn_daemon(task: TaskRun, started: Path) -> None:
     env = {"STARTED": str(started), "STUBBORN": STUBBORN}
-    task.run_command('setsid sh -c "$STUBBORN" &', shell=True, env=env)
+    # Before it has a session of its own, it would be ended with the command, in whose group it begins.
+    command = 'setsid sh -c "$STUBBORN" & until [ -e "$STARTED" ]; do sleep 0.01; done'
+    task.run_command(command, shell=True, env=env)
     task.canceled.wait()
     task.canceled.check()
 
