@@ -71,11 +71,14 @@ class PayloadSchema:
         """
         if problems := too_deep(payload):
             return problems
+        known = _known.set({})
         try:
             found = itertools.chain.from_iterable(map(_problems_of, self._validator.iter_errors(payload)))
             problems = list(itertools.islice(_each_once(found), MOST + 1))
         except RecursionError:
             return [Problem("$", None, "", "nested too deeply for a schema that refers to itself")]
+        finally:
+            _known.reset(known)
         if len(problems) > MOST:
             problems[MOST:] = [Problem("$", None, "", f"more than the {MOST} violations listed above")]
         return problems
@@ -150,6 +153,9 @@ def _validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are incomple
     extend: Any = jsonschema.validators.extend  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     bounded = {name: partial(_bounded, kind.VALIDATORS[name]) for name in _BOUNDED & kind.VALIDATORS.keys()}
     keywords = {**_KEYWORDS, **bounded}
+    text = json.dumps(schema, default=str, skipkeys=True)
+    if not re.search(r'"\$(?:dynamic|recursive)Ref"', text):  # their targets depend on what led to them
+        keywords["$ref"] = partial(_checked_once, kind.VALIDATORS["$ref"])
     return extend(kind, keywords)(schema, format_checker=formats, registry=EMPTY_REGISTRY)
 
 
@@ -278,6 +284,41 @@ def _bounded(keyword: Any, validator: Any, *args: Any) -> Any:
 
 
 _BOUNDED = {"anyOf", "oneOf"}
+
+_known: ContextVar[dict[tuple[int, int], list[jsonschema.ValidationError]]] = ContextVar("violations known")
+"""The violations that references found in lists and objects, by the identities of both."""
+
+
+def _checked_once(
+    keyword: Any, validator: Any, target: str, given: object, schema: Mapping[str, Any]
+) -> Iterator[jsonschema.ValidationError]:
+    """Check `$ref`, but each list and object only once for each reference.
+
+    For each alternative that refers to a schema for a member, jsonschema checks the member once more, and its
+    own members four times, then eight times: 1 kB with 25 levels takes hours. Later checks have the first ten
+    violations of the first check, or fewer, if no more were needed then.
+    """
+    if type(given) not in {dict, list}:
+        yield from keyword(validator, target, given, schema)
+        return
+    known, place = _known.get(), (id(schema), id(given))
+    if place in known:
+        yield from map(_copied, known[place])
+        return
+    found: list[jsonschema.ValidationError] = []
+    for violation in keyword(validator, target, given, schema):
+        if len(found) < MOST_OF_ALTERNATIVE:
+            found.append(_copied(violation))
+        known[place] = found  # now: no more may be needed
+        yield violation
+    known[place] = found
+
+
+def _copied(error: jsonschema.ValidationError) -> jsonschema.ValidationError:
+    """Return a copy, whose path grows separately; without violations of alternatives, which would double."""
+    same = {name: getattr(error, name) for name in ("validator", "validator_value", "instance", "schema")}
+    return type(error)(error.message, path=error.path, schema_path=error.schema_path, **same)
+
 
 _KEYWORDS = {
     "additionalProperties": _additional_properties,

@@ -328,6 +328,63 @@ def test_few_violations_are_looked_for_in_alternatives_within_alternatives(found
     assert words(schema, [[["b"] * 20] * 20] * 20) == []
 
 
+def operator(name: str) -> dict[str, Any]:
+    """Both refer to the schema for the same key, which comes before the one that tells them apart."""
+    members = {"args": {"items": {"$ref": "#"}, "type": "array"}, "op": {"const": name}}
+    return {"properties": members, "required": ["op", "args"]}
+
+
+def deep(leaf: object) -> object:
+    payload = leaf
+    for _ in range(12):
+        payload = {"op": "or", "args": [payload]}
+    return payload
+
+
+@pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
+def test_alternatives_that_refer_to_one_schema_check_each_member_once(found: list[str], keyword: str) -> None:
+    """jsonschema checks the innermost member thousands of times, and with some more levels for hours."""
+    leaf = {"properties": {"leaf": {"pattern": "b"}}, "required": ["leaf"]}
+    schema = {keyword: [operator("and"), leaf, operator("or")]}
+    assert words(schema, deep({"leaf": "b"})) == []
+    (problem,) = words(schema, deep({"leaf": "a"}))
+    assert "one of the alternatives" in problem
+    assert '$.leaf: a string that matches the pattern "b"' in words(schema, {"leaf": "a"})[0]
+    assert len(found) == 3  # each reference has it once, and the last payload
+
+
+def test_conditions_that_refer_to_one_schema_check_each_member_once(found: list[str]) -> None:
+    members = {"args": {"items": {"$ref": "#"}}, "leaf": {"pattern": "b"}}
+    same: dict[str, Any] = {"args": {"items": {"$ref": "#"}}}
+    schema = {"properties": members, "if": {"properties": same}, "else": {"properties": same}}
+    assert words(schema, deep({"leaf": "b"})) == []
+    assert len(words(schema, deep({"leaf": "a"}))) == 1
+    assert len(found) <= 3
+
+
+def test_a_dynamic_reference_is_followed_from_each_way_to_it() -> None:
+    """The list is checked by `list` alone first, where its elements may be anything."""
+    schema = {
+        "$defs": {
+            "list": {
+                "$id": "list",
+                "items": {"$ref": "#/$defs/each"},
+                "$defs": {"each": {"$dynamicRef": "#element"}, "any": {"$dynamicAnchor": "element"}},
+            },
+            "numbers": {
+                "$id": "numbers",
+                "allOf": [{"$ref": "list"}],
+                "$defs": {"number": {"$dynamicAnchor": "element", "type": "number"}},
+            },
+        },
+        "allOf": [{"$ref": "list"}, {"$ref": "numbers"}],
+        "$id": "https://example.com/root",
+    }
+    assert words(schema, [1]) == []
+    an_element: list[int] = []
+    assert len(words(schema, [an_element])) == 1
+
+
 def test_a_schema_of_a_thousand_levels_is_an_error() -> None:
     schema: dict[str, Any] = {}
     for _ in range(1000):
