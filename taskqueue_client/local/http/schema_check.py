@@ -208,7 +208,22 @@ def _uri_chars(more: str) -> str:
     return rf"(?:[A-Za-z0-9._~!$&'()*+,;={more}-]++|%[0-9A-Fa-f]{{2}})*+"
 
 
-_HOST = rf"(?:\[[0-9A-Fa-f:.]+\]|{_uri_chars('')})"
+_GROUP = "[0-9A-Fa-f]{1,4}"
+_BYTE = r"(?:25[0-5]|2[0-4]\d|[01]?\d\d?)"
+_LAST_32_BITS = rf"(?:{_GROUP}:{_GROUP}|{_BYTE}(?:\.{_BYTE}){{3}})"
+_UP_TO_COLONS = [rf"(?:(?:{_GROUP}:){{0,{more}}}{_GROUP})?::" for more in range(7)]
+"""The beginnings of IPv6 addresses that have up to 1, 2, … 7 groups before the double colon."""
+_IPV6 = "|".join(
+    [
+        rf"(?:{_GROUP}:){{6}}{_LAST_32_BITS}",
+        rf"::(?:{_GROUP}:){{5}}{_LAST_32_BITS}",
+        *(rf"{_UP_TO_COLONS[more]}(?:{_GROUP}:){{{4 - more}}}{_LAST_32_BITS}" for more in range(5)),
+        _UP_TO_COLONS[5] + _GROUP,
+        _UP_TO_COLONS[6],
+    ]
+)
+_LATER_IP = r"[Vv][0-9A-Fa-f]++\.[A-Za-z0-9._~!$&'()*+,;=:-]++"
+_HOST = rf"(?:\[(?:{_IPV6}|{_LATER_IP})\]|{_uri_chars('')})"
 _SEGMENTS = rf"(?:/{_uri_chars(':@')})*+"
 _PATH = rf"(?=[^/?#]){_uri_chars(':@')}{_SEGMENTS}"
 _URI = re.compile(

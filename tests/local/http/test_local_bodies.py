@@ -484,3 +484,36 @@ def test_a_url_may_be_megabytes_long_and_takes_little_memory_to_check() -> None:
     url = "http://x/" + "%41" * 3_300_000
     with little_memory():
         assert FORMATS["uri"](url)
+
+
+_ADDRESSES = (
+    "::",
+    "::1",
+    "1::",
+    "1:2:3:4:5:6:7:8",
+    "1:2:3:4:5:6:7::",
+    "::2:3:4:5:6:7:8",
+    "1::6:7:8",
+    "::ffff:192.0.2.1",
+    "1:2:3:4:5:6:192.0.2.01",
+    "v1.a:b",
+)
+_NO_ADDRESSES = (
+    "",
+    "...",
+    "1:2",
+    "1:2:3:4:5:6:7:8:9",
+    "1:2:3:4:5:6:7:8::",
+    "1::2::3",
+    "12345::",
+    "192.0.2.1",
+    "::256.0.2.1",
+    "fe80::1%25eth0",
+    "v1.%41",
+    "v.a",
+)
+
+
+@pytest.mark.parametrize("host", _ADDRESSES + _NO_ADDRESSES)
+def test_brackets_in_a_url_contain_an_address(host: str) -> None:
+    assert bool(FORMATS["uri"](f"http://user@[{host}]:80/path")) == (host in _ADDRESSES)
