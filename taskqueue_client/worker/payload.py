@@ -143,19 +143,19 @@ def _validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are incomple
     from referencing.jsonschema import EMPTY_REGISTRY  # noqa: PLC0415 - as above
 
     kind = _draft(schema)
+    formats = jsonschema.FormatChecker(formats=FORMATS)
+    formats.checks("date-time")(_is_date_time)
+    formats.checks("regex", (re.error, OverflowError))(formats.checkers["regex"][0])
     try:
-        kind.check_schema(schema)
+        kind.check_schema(schema, formats)
     except jsonschema.SchemaError as error:
         raise _wrong_schema(error.absolute_path, None, "", error.message) from None
     _check_parts(schema, kind, EMPTY_REGISTRY)
-    formats = jsonschema.FormatChecker(formats=FORMATS)
-    formats.checks("date-time")(_is_date_time)
     extend: Any = jsonschema.validators.extend  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     bounded = {name: partial(_bounded, kind.VALIDATORS[name]) for name in _BOUNDED & kind.VALIDATORS.keys()}
     keywords = {**_KEYWORDS, **bounded}
-    text = json.dumps(schema, default=str, skipkeys=True)
-    if not re.search(r'"\$(?:dynamic|recursive)Ref"', text):  # their targets depend on what led to them
-        keywords["$ref"] = partial(_checked_once, kind.VALIDATORS["$ref"])
+    if not re.search(r'"\$(dynamic|recursive)Ref"', json.dumps(schema, default=str, skipkeys=True)):
+        keywords["$ref"] = partial(_checked_once, kind.VALIDATORS["$ref"])  # targets depend on nothing else
     return extend(kind, keywords)(schema, format_checker=formats, registry=EMPTY_REGISTRY)
 
 

@@ -385,6 +385,13 @@ def test_a_dynamic_reference_is_followed_from_each_way_to_it() -> None:
     assert len(words(schema, [an_element])) == 1
 
 
+@pytest.mark.parametrize("pattern", ["(", "a{99999999999999999999}"])
+def test_a_pattern_that_python_cannot_read_is_refused(pattern: str) -> None:
+    assert words({"format": "regex"}, pattern)[0].endswith('a string in the format "regex"')
+    with pytest.raises(InvalidArgument, match=r"payload_schema at \$\.pattern: "):
+        PayloadSchema({"pattern": pattern})
+
+
 def test_a_schema_of_a_thousand_levels_is_an_error() -> None:
     schema: dict[str, Any] = {}
     for _ in range(1000):
