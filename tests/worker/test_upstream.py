@@ -369,6 +369,11 @@ def test_a_misspelled_key_of_an_entry_is_refused(
         upstream_of_payload({"upstreamArtifacts": [entry]}, {build})
 
 
+def test_text_that_is_not_unicode_is_refused() -> None:
+    with pytest.raises(MalformedPayload, match="surrogates not allowed"):
+        upstream_of_payload({"upstreamArtifacts": ["\udcff"]}, {})
+
+
 MALFORMED: list[dict[str, Any]] = [
     {},
     {"upstreamArtifacts": None},

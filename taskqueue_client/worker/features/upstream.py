@@ -149,7 +149,7 @@ def upstream_tasks(given: Any) -> list[UpstreamTask]:
         listed = cast("list[Any]", given if isinstance(given, (str, dict)) else [*given])
         tasks = msgspec.convert(listed, list[UpstreamTask])
         _check_keys(listed)
-    except (msgspec.ValidationError, TypeError) as error:
+    except (msgspec.ValidationError, TypeError, UnicodeEncodeError) as error:
         raise InvalidArgument(
             "upstream", cast("object", given), "a list of {taskId, paths, …}", str(error)
         ) from None
