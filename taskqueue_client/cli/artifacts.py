@@ -19,7 +19,8 @@ from taskqueue_client._dates import timestamp
 from taskqueue_client._protocol.conversation import Conversation, Together, converse_async
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.artifacts import DownloadResult
-from taskqueue_client.artifacts.download_methods import download_artifact
+from taskqueue_client.artifacts.download_methods import checked_path, download_to
+from taskqueue_client.artifacts.downloading import Destination
 from taskqueue_client.client import Queue
 from taskqueue_client.credentials import expires_at
 from taskqueue_client.errors import InvalidArgument, TaskQueueError
@@ -152,11 +153,19 @@ def _download(
     """Download one artifact; return the error in one line if that fails."""
     try:
         progress = _progress(bars, name)
-        path = _path(folder, name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return (yield from download_artifact(queue, task_id, name, run_id=run_id, to=path, progress=progress))
+        file = _FileInFolder(checked_path(_path(folder, name)))
+        return (yield from download_to(queue, task_id, name, file, run_id=run_id, progress=progress))
     except (TaskQueueError, OSError) as error:
         return in_one_line(error)
+
+
+class _FileInFolder(Destination):
+    """A file whose folder is made when the content comes, so that a missing artifact leaves none behind."""
+
+    def restart(self) -> None:
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        super().restart()
 
 
 def _path(folder: Path, name: str) -> Path:

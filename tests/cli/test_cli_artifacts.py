@@ -77,6 +77,14 @@ def test_a_missing_artifact_does_not_prevent_other_downloads(running: Running, f
     assert files_in(folder) == {"public/a": b"1"}
 
 
+@pytest.mark.usefixtures("deployment")
+def test_a_missing_artifact_leaves_no_empty_folder(running: Running, folder: Path) -> None:
+    task_id = upload(running, a=b"1")
+    result = run("artifacts", "get", task_id, "public/deep/nothing", "--to", "new/folder")
+    assert result.stderr.startswith("public/deep/nothing: not found: ")
+    assert [*folder.iterdir()] == []
+
+
 @pytest.mark.parametrize("name", ["public/../../escaped", "/etc/escaped", "public//a", "public/./a"])
 def test_no_artifact_is_written_outside_of_the_folder(
     running: Running, folder: Path, deployment: LocalQueue, name: str
