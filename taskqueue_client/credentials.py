@@ -250,13 +250,13 @@ def from_environment(environ: Mapping[str, str] | None = None) -> tuple[str, Cre
 
     1. `TASKCLUSTER_PROXY_URL`, if set: that URL, without credentials, as the proxy adds its own.
     2. Else `TASKCLUSTER_ROOT_URL`, with `TASKCLUSTER_CLIENT_ID`, `TASKCLUSTER_ACCESS_TOKEN` and
-       `TASKCLUSTER_CERTIFICATE` (of temporary credentials), or no credentials if neither
-       client id nor token is set.
+       `TASKCLUSTER_CERTIFICATE` (of temporary credentials), or no credentials if none of
+       the three is set.
 
     An empty variable counts as unset.
 
     Raises:
-        InvalidArgument: Neither URL is set, or only one of client id and token, or a variable is malformed.
+        InvalidArgument: Neither URL is set, or client id or token is missing, or a variable is malformed.
             The error names the variable.
     """
     environ = os.environ if environ is None else environ
@@ -295,15 +295,15 @@ def _naming(variables: Mapping[str, str]) -> Generator[None]:
 
 
 def _credentials_in(environ: Mapping[str, str]) -> Credentials | None:
-    client_id = environ.get("TASKCLUSTER_CLIENT_ID")
-    token = environ.get("TASKCLUSTER_ACCESS_TOKEN")
-    if not client_id and not token:
-        return None
-    if not client_id or not token:
-        unset = "TASKCLUSTER_ACCESS_TOKEN" if client_id else "TASKCLUSTER_CLIENT_ID"
-        other = "TASKCLUSTER_CLIENT_ID" if client_id else "TASKCLUSTER_ACCESS_TOKEN"
-        raise InvalidArgument(unset, "", "", f"the environment variable is not set, but {other} is")
-    return checked(Credentials(client_id, token, environ.get("TASKCLUSTER_CERTIFICATE") or None))
+    names = ("TASKCLUSTER_CLIENT_ID", "TASKCLUSTER_ACCESS_TOKEN", "TASKCLUSTER_CERTIFICATE")
+    client_id, token, certificate = map(environ.get, names)
+    if client_id and token:
+        return checked(Credentials(client_id, token, certificate or None))
+    for name in names:
+        if environ.get(name):
+            unset = "TASKCLUSTER_ACCESS_TOKEN" if client_id else "TASKCLUSTER_CLIENT_ID"
+            raise InvalidArgument(unset, "", "", f"the environment variable is not set, but {name} is")
+    return None
 
 
 class _Hidden:

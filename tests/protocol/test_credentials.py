@@ -198,6 +198,14 @@ def test_without_client_id_and_token_there_are_no_credentials() -> None:
     assert from_environment({"TASKCLUSTER_ROOT_URL": "http://localhost:80"}) == ("http://localhost:80", None)
 
 
+def test_a_certificate_alone_is_not_ignored() -> None:
+    environ = {"TASKCLUSTER_ROOT_URL": "http://h", "TASKCLUSTER_CERTIFICATE": '{"version":1}'}
+    with pytest.raises(InvalidArgument) as caught:
+        from_environment(environ)
+    finding = "the environment variable is not set, but TASKCLUSTER_CERTIFICATE is"
+    assert str(caught.value) == f"TASKCLUSTER_CLIENT_ID: {finding}"
+
+
 def test_no_text_made_of_credentials_shows_a_secret() -> None:
     made = temporary_credentials(ISSUER, ["a"])
     for secret in (made.access_token, str(made.certificate)):
