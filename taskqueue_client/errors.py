@@ -405,6 +405,9 @@ class ErrorArtifact(ApiError):
         """The reason as a code, such as `file-missing-on-worker`."""
         return str(self.refused.document.get("reason", ""))
 
+    def _summary(self) -> str:
+        return f"{super()._summary()}{f', error artifact ({self.reason})' if self.reason else ''}"
+
 
 class TooManyRequests(ApiError):
     """429: too many requests in a short time."""

@@ -95,6 +95,7 @@ def test_a_reason_for_an_error_artifact_is_at_hand(client: Any, server: Scripted
     with pytest.raises(errors.ErrorArtifact) as caught:
         client.send(STATUS)
     assert caught.value.reason == "too-large-file-on-worker"
+    assert str(caught.value).endswith(": HTTP 424, error artifact (too-large-file-on-worker): 8 GB")
 
 
 @pytest.mark.parametrize(
