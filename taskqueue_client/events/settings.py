@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import re
 import ssl
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from taskqueue_client import _arguments as arguments
 from taskqueue_client.errors import InvalidArgument
 
 from .exchanges import Binding
+
+T = TypeVar("T")
 
 LONGEST_NAME: Final = 255
 """The longest name of an AMQP queue, in bytes."""
@@ -133,8 +135,8 @@ class PulseSettings:
                         password=unquote(parts.password),
                         vhost=unquote(parts.path[1:]) or "/",
                         tls=parts.scheme == "amqps",
-                        port=parts.port,
-                        heartbeat=int(parameters.get("heartbeat", "60")),
+                        port=_number(lambda: parts.port),
+                        heartbeat=_number(lambda: int(parameters.get("heartbeat", "60"))),
                         ca_file=parameters.get("cafile"),
                     )
                 except InvalidArgument as error:
@@ -153,6 +155,14 @@ class PulseSettings:
             return ssl.create_default_context(cafile=self.ca_file)
         except OSError as error:  # its message lacks the file name
             raise OSError(error.errno, error.strerror, self.ca_file) from error
+
+
+def _number(read: Callable[[], T]) -> T | int:
+    """Return a number of a URL; -1, which is refused with the name of the part, if it cannot be read."""
+    try:
+        return read()
+    except ValueError:
+        return -1
 
 
 @dataclass(frozen=True, slots=True)

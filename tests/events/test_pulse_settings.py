@@ -106,6 +106,10 @@ def test_a_part_of_another_type_is_refused(wrong: dict[str, Any]) -> None:
         (f"amqps://u:p@{'h' * 64}/", "as host, the name or address of the broker, not a URL"),
         ("amqps://u:p@h..h/", "as host, the name or address of the broker, not a URL"),
         ("amqps://u:p@h/?heartbeat=70000", "as heartbeat, a whole number, 0 to 65535"),
+        ("amqps://u:p@h/?heartbeat=often", "as heartbeat, a whole number, 0 to 65535"),
+        ("amqps://u:p@h:70000/", "as port, a whole number, 1 to 65535"),
+        ("amqps://u:p@h:-1/", "as port, a whole number, 1 to 65535"),
+        ("amqps://u:p@h:amqps/", "as port, a whole number, 1 to 65535"),
     ],
 )
 def test_an_error_of_a_url_says_which_part_is_not_valid(url: str, allowed: str) -> None:
