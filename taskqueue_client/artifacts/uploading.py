@@ -184,7 +184,7 @@ def upload_artifact(
     transfer = Transfer(client)
     storage = transfer.settings.storage_type if storage is None else storage
     options = UploadOptions.checked(expires, task_expires, storage, content_type, compress, client.now)
-    warn_of_name(name, storage)
+    warn_of_name(arguments.new_name(name), storage)
     return (yield from uploading(transfer, RunArtifact(task_id, run_id, name), source, options, report))
 
 
@@ -207,9 +207,9 @@ def uploading(
     return (yield from transfer.releasing(content.close, upload.steps()))
 
 
-def warn_of_name(name: object, storage: str) -> None:
+def warn_of_name(name: str, storage: str) -> None:
     """Log why readers will fail, if they will."""
-    if isinstance(name, str) and (trouble := trouble_of_readers(name, storage)):
+    if trouble := trouble_of_readers(name, storage):
         _log.warning("%s", trouble)
 
 

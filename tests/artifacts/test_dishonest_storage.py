@@ -22,6 +22,7 @@ from taskqueue_client import AsyncQueue, Credentials, Queue, RetryPolicy, slugid
 from taskqueue_client.artifacts import DownloadTooLarge, HashMismatch, StorageFailed, StorageRefused
 from taskqueue_client.artifacts.transfers import Transfer
 from taskqueue_client.clock import MovableClock
+from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import LocalQueue
 from tests.artifacts.conftest import EitherClient, WaitlessClock
 from tests.artifacts.raw_server import RawResponse, RawServer, Request, json_response
@@ -329,6 +330,14 @@ def test_an_object_whose_name_has_punctuation_can_be_downloaded(
     assert client.download(name, run_id=0).content == b"content"
     assert b"".join(client.stream(name)) == b"content"
     assert "can be downloaded by this client only" in caplog.text
+
+
+def test_a_name_that_is_refused_is_not_warned_of(
+    client: EitherClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(InvalidArgument, match="printable ASCII"):
+        client.upload("public/ä", b"content", storage="object")
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize(
