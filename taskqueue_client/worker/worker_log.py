@@ -30,7 +30,24 @@ class _StaysEnabled:
             super().__setattr__(name, value)
 
 
+class LoggedRun:
+    """A run: lines of the log with it as an argument get the fields `task_id` and `run_id`."""
+
+    __slots__ = ()
+
+    task_id: str
+    run_id: int
+
+
+def _name_run(record: logging.LogRecord) -> bool:
+    for each in record.args if isinstance(record.args, tuple) else ():
+        if isinstance(each, LoggedRun):
+            record.task_id, record.run_id = each.task_id, each.run_id
+    return True
+
+
 log = logging.getLogger("taskqueue_client.worker")
+log.addFilter(_name_run)
 log.disabled = False  # also if the program has configured logging since it asked for this logger
 # Also if the program has asked for this logger before; its class, by `logging.setLoggerClass`, stays a base.
 log.__class__ = type("WorkerLogger", (_StaysEnabled, type(log)), {})

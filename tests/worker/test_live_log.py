@@ -530,9 +530,13 @@ def test_idle_connections_of_strangers_use_few_descriptors_and_exclude_no_reader
         assert connection.getresponse().status in {206, 404}
 
 
-@pytest.mark.parametrize("open_server", ["live log", "proxy"], indirect=True)
+@pytest.mark.parametrize(
+    ("open_server", "name"),
+    [("live log", "the server of live logs"), ("proxy", "the proxy of a run")],
+    indirect=["open_server"],
+)
 def test_connections_that_wait_because_there_are_too_many_are_logged_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, open_server: str
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, open_server: str, name: str
 ) -> None:
     monkeypatch.setattr(bounded_server, "MOST_CONNECTIONS", 5)
     monkeypatch.setattr(bounded_server, "SILENCE", 0.01, raising=False)
@@ -543,7 +547,7 @@ def test_connections_that_wait_because_there_are_too_many_are_logged_once(
             with suppress(ConnectionError):
                 assert each.recv(1) == b""
     assert caplog.messages == [
-        f"the server on 127.0.0.1:{server[1]} has 5 connections: further ones wait until one ends"
+        f"{name} on 127.0.0.1:{server[1]} has 5 connections: further ones wait until one ends"
     ]
 
 

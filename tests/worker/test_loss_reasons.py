@@ -9,6 +9,7 @@ import threading
 import time
 
 import pytest
+import requests
 
 from taskqueue_client import Credentials, calls
 from taskqueue_client.artifacts.artifact_errors import SourceChanged, UploadAlreadyBegun
@@ -17,6 +18,7 @@ from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.local.faults import Respond
 from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker.claims.claimed_run import ClaimState
+from taskqueue_client.worker.features import proxy
 from taskqueue_client.worker.outcomes import InternalError, ResourceUnavailable, TaskFailed
 from taskqueue_client.worker.run.declared_artifacts import outcome_of_failed_upload
 from taskqueue_client.worker.run.lifecycle import TaskEnd
@@ -64,6 +66,27 @@ def test_the_log_says_why_a_lease_ended(caplog: pytest.LogCaptureFixture) -> Non
     assert f"claim on {task_id}/0 lost: its lease ended (1200.0 s); reclaim failed" in caplog.text
     assert "HTTP 503" in caplog.text
     assert "lost (lease-ended)" in caplog.text
+
+
+def test_every_line_about_a_run_has_its_ids_in_json(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def handler(task: TaskRun) -> None:
+        with task.proxy() as url:
+            assert requests.get(f"{url}/127.0.0.1:9/path", timeout=WAIT).status_code == 500
+
+    monkeypatch.setattr(proxy, "ATTEMPTS", 1)
+    world.local.faults.add(Respond(endpoint="queue.reportCompleted", status=503))
+    task_id = world.create()
+    with caplog.at_level(logging.INFO, "taskqueue_client.worker"):
+        work(world, handler)
+    lines = [JsonFormatter().document(each) for each in caplog.records if task_id in each.getMessage()]
+    began, proxied, reported, ended = (str(each["message"]) for each in lines)
+    assert began.startswith(f"run {task_id}/0 begins")
+    assert proxied.startswith(f"proxy of {task_id}/0: GET https://127.0.0.1:9/path failed: ")
+    assert reported.startswith(f"cannot report {task_id}/0 as completed, retrying: ")
+    assert ended.startswith(f"run {task_id}/0 ended: completed")
+    assert [(each.get("task_id"), each.get("run_id")) for each in lines] == [(task_id, 0)] * 4
 
 
 @pytest.mark.parametrize(

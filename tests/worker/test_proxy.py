@@ -1034,6 +1034,7 @@ def test_without_free_descriptors_a_proxy_logs_one_attempt_a_second(
 ) -> None:
     found = get_when_descriptors_are_free_again(proxy.url, "/", lambda: caplog.records)
     assert found.startswith(b"HTTP/1.1 404")
-    refused = f"the server on 127.0.0.1:{urlsplit(proxy.url).port} cannot accept a connection, retrying: "
+    server = f"the proxy of a run on 127.0.0.1:{urlsplit(proxy.url).port}"
+    refused = f"{server} cannot accept a connection, retrying: "
     assert {each.partition("[")[0] for each in caplog.messages} == {refused}
     assert len(caplog.messages) < 10

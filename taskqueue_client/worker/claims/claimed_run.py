@@ -33,6 +33,7 @@ from taskqueue_client.errors import CallFailed
 from taskqueue_client.models import TaskClaim, TaskReclaim
 from taskqueue_client.worker.monitoring.tracing import NO_TRACING, RunTrace
 from taskqueue_client.worker.outcomes import ClaimLost, LossReason
+from taskqueue_client.worker.worker_log import LoggedRun
 
 RECLAIM_BETWEEN = (0.5, 0.7)
 """The fraction of a lease after which the run is reclaimed is random in this range. Of 20 minutes, at
@@ -178,7 +179,7 @@ def _seconds(taken_until: datetime, *server_times: datetime) -> float:
 C = TypeVar("C", bound=ClientBase[Any])
 
 
-class ClaimedRun:
+class ClaimedRun(LoggedRun):
     """A claimed run. Safe to use from any thread.
 
     Attributes:

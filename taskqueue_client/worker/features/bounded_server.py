@@ -46,7 +46,9 @@ class BoundedServer(web.Server):
     nothing, or keep idle connections, do not keep others out. Responses of a full server end theirs, too.
     """
 
-    def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
+    def __init__(
+        self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], name: str
+    ) -> None:
         super().__init__(
             self._respond,
             request_factory=self._request,
@@ -57,6 +59,7 @@ class BoundedServer(web.Server):
             auto_decompress=False,  # the proxy passes on bodies with their Content-Encoding
         )
         self._handler = handler
+        self._name = name
         self._silent: dict[web.RequestHandler, tuple[float, asyncio.Transport]] = {}
         self._open = 0
         self._beginning: set[asyncio.Task[Any]] = set()
@@ -107,7 +110,7 @@ class BoundedServer(web.Server):
         except (BlockingIOError, ConnectionAbortedError):  # its client is gone
             return
         except OSError as error:  # no file descriptor is free
-            log.warning("the server on %s:%d cannot accept a connection, retrying: %s", *self._address, error)
+            log.warning("%s cannot accept a connection, retrying: %s", self._shown, error)
             self._pause()
             return
         self._open += 1
@@ -129,16 +132,15 @@ class BoundedServer(web.Server):
         return self._open >= MOST_CONNECTIONS
 
     @property
-    def _address(self) -> tuple[str, int]:
+    def _shown(self) -> str:
         host, port, *_ = self._listener.getsockname()
-        return host, port
+        return f"{self._name} on {host}:{port}"
 
     def _make_room(self) -> None:
         if not self._was_full:  # once, as strangers could fill the log
             self._was_full = True
             log.warning(
-                "the server on %s:%d has %d connections: further ones wait until one ends",
-                *(*self._address, MOST_CONNECTIONS),
+                "%s has %d connections: further ones wait until one ends", self._shown, MOST_CONNECTIONS
             )
         for handler, (since, transport) in self._silent.items():
             if self._loop.time() - since >= SILENCE and not transport.get_write_buffer_size():

@@ -137,7 +137,7 @@ class LiveLogs:
             listener = socket.create_server((host, port), family=family)
         except OSError as error:
             raise cannot_listen("live_log", host, port, error) from error
-        self._server = BoundedServer(self._serve)
+        self._server = BoundedServer(self._serve, "the server of live logs")
         self._server.start(listener, CLOSING)
         netloc = f"[{host}]" if family == socket.AF_INET6 else host
         return f"http://{netloc}:{listener.getsockname()[1]}"

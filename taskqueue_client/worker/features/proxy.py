@@ -106,6 +106,7 @@ class TaskProxy:
 
     Args:
         host: The address to listen on, instead of `127.0.0.1`.
+        run: The run, for the worker's log.
 
     Raises:
         InvalidArgument: `host` is not an IPv4 address.
@@ -121,7 +122,9 @@ class TaskProxy:
         *,
         plain: bool = False,
         host: str = _LOOPBACK,
+        run: object = "a run",
     ) -> None:
+        self._run = run
         self._host = _address(host)
         self._hosts = {self._host, _LOOPBACK, "localhost"}  # another one is a web page's, by DNS rebinding
         self._root_url = root_url
@@ -157,7 +160,7 @@ class TaskProxy:
     async def _start(self) -> str:
         listener = socket.create_server((self._host, 0))  # first, as it may fail
         self._session, self._session_of_retries = _session(), _session(force_close=True)
-        self._server = BoundedServer(self._serve)
+        self._server = BoundedServer(self._serve, f"the proxy of {self._run}")
         self._server.start(listener, _CLOSING)
         return f"http://{self._host}:{listener.getsockname()[1]}{self.path}"
 
@@ -239,7 +242,7 @@ class TaskProxy:
             _check(received)
         except (TransportFailed, aiohttp.ClientError, OSError, ValueError) as error:
             why = self._reason(error, target)
-            log.warning("proxy: %s %s failed: %s", request.method, _shown(target), why)
+            log.warning("proxy of %s: %s %s failed: %s", self._run, request.method, _shown(target), why)
             failed = _text(500, f"Failed during proxy request: {why}: {_shown(target)}")
             failed.headers["X-Taskcluster-Endpoint"] = target
             return failed
@@ -307,7 +310,8 @@ class TaskProxy:
                 async for block in received.content.iter_chunked(_BLOCK):
                     await response.write(block)
         except (aiohttp.ClientError, OSError):
-            log.warning("proxy: the response to %s %s was cut short", request.method, _shown(target))
+            cut = f"{request.method} {_shown(target)}"
+            log.warning("proxy of %s: the response to %s was cut short", self._run, cut)
             if request.transport is not None:
                 request.transport.abort()  # an incomplete response must not look like a whole one
         finally:

@@ -156,7 +156,7 @@ class RunLifecycle:
         """Take the run from its claim to its report and uploads. Raises nothing: an error is how it ends."""
         started = self._clock.monotonic()
         queue = self.run.claim.status.task_queue_id
-        log.info("run %s begins (%s)", self.run, queue, extra=self._log_fields)
+        log.info("run %s begins (%s)", self.run, queue)
         try:
             self._log = self._resources.log  # made now: its first line has the time of the run's start
             outcome, error = await self._resolve(await self._handle())
@@ -165,7 +165,7 @@ class RunLifecycle:
         except asyncio.CancelledError:
             self._attempts.call = None  # the worker ends without waiting for the handler
         except Exception:
-            log.exception("run %s cannot be ended; its claim will expire", self.run, extra=self._log_fields)
+            log.exception("run %s cannot be ended; its claim will expire", self.run)
         finally:
             self.run.trace.end()
 
@@ -323,15 +323,11 @@ class RunLifecycle:
         secrets = self._log.secrets
         exc_info = None if bug is None else (type(bug), bug, bug.__traceback__)
         text = masked_text(message, secrets)
-        record = log.makeRecord(log.name, level, __file__, 0, text, (), exc_info, extra=self._log_fields)
+        fields = {"task_id": self.run.task_id, "run_id": self.run.run_id}
+        record = log.makeRecord(log.name, level, __file__, 0, text, (), exc_info, extra=fields)
         if bug is not None:  # formatters write this text instead of the traceback that they would make
             record.exc_text = masked_text(traceback_of(bug), secrets)
         log.handle(record)
-
-    @property
-    def _log_fields(self) -> dict[str, object]:
-        """The run that a line of the worker's log is about."""
-        return {"task_id": self.run.task_id, "run_id": self.run.run_id}
 
 
 def explain(log: TaskLog, error: BaseException | None) -> None:

@@ -354,9 +354,8 @@ class RunResources:
         check_kind("plain", plain, bool)
         self.check_attempt(attempt)
         run, url = self.run, self.shared.queue.root_url
-        proxy = TaskProxy(
-            url, run.credentials, self._allowed, lambda: run.queue.now().timestamp(), plain=plain, host=host
-        )
+        signing = (url, run.credentials, self._allowed, lambda: run.queue.now().timestamp())
+        proxy = TaskProxy(*signing, plain=plain, host=host, run=run)
         with self._lock:
             is_late = self._has_ended or attempt != self.attempt
             if not is_late:
