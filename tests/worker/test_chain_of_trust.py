@@ -266,6 +266,15 @@ def test_a_task_that_creates_a_reserved_artifact_by_itself_fails(world: World) -
     assert "reserved for its chain of trust" in log_of(world, task_id)
 
 
+def test_a_reserved_artifact_of_the_task_is_replaced_if_the_queue_allows_that(world: World) -> None:
+    def handler(task: TaskRun) -> None:
+        task.queue.upload_artifact(task.task_id, task.run_id, CHAIN, b"{}", expires="1 hour")
+
+    task_id = signed(world, handler)
+    assert world.run(task_id).reason_resolved == "completed"
+    assert world.queue.verify_chain_of_trust(task_id, KEY.public).task_id == task_id
+
+
 def test_a_conflict_of_a_proxy_is_not_taken_for_a_reserved_artifact_of_the_task(world: World) -> None:
     world.local.faults.add(Delay("queue.createArtifact", seconds=0, times=2))  # the log and its link
     world.local.faults.add(Respond("queue.createArtifact", status=409, html=True))
