@@ -329,12 +329,14 @@ def _storage(queue: Queue, task_id: str | None) -> Result:
         return Verdict.NOTE, "not checked: give --task, the id of a task with artifacts"
     stored = {StorageType.S3, StorageType.OBJECT}
     try:
-        names = (each.name for each in queue.iter_latest_artifacts(task_id) if each.storage_type in stored)
-        name = next(names, None)
+        names = [each.name for each in queue.iter_latest_artifacts(task_id) if each.storage_type in stored]
+        name = min(names, key=lambda each: not each.startswith("public/"), default=None)  # most may get it
         if name is None:
             message = f"not checked: task {task_id} has no artifact of the storage types s3 and object"
             return Verdict.NOTE, message
         next(iter(queue.stream_artifact(task_id, name)), None)
+    except errors.InsufficientScopes as error:
+        return Verdict.NOTE, f"not checked: {in_one_line(error)}"
     except (errors.CallFailed, ArtifactError) as error:
         return Verdict.WRONG, in_one_line(error)
     return Verdict.GOOD, f"{name} of task {task_id} can be downloaded"

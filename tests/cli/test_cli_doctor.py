@@ -358,6 +358,20 @@ def test_storage_that_cannot_be_reached_is_wrong(deployment: LocalQueue, running
     assert "403" in message
 
 
+@pytest.mark.usefixtures("deployment")
+def test_storage_is_checked_with_an_artifact_that_the_credentials_may_get(
+    running: tuple[str, Queue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task_id, run_queue = running
+    run_queue.upload_artifact(task_id, 0, "private/a.txt", b"text", expires=soon())
+    for name in ("TASKCLUSTER_CLIENT_ID", "TASKCLUSTER_ACCESS_TOKEN"):
+        monkeypatch.delenv(name)
+    missing = "not checked: missing scope: queue:get-artifact:private/a.txt; use credentials that have it"
+    assert verdicts("--task", task_id)["storage"] == ("note", missing)
+    run_queue.upload_artifact(task_id, 0, "public/a.txt", b"text", expires=soon())
+    assert verdicts("--task", task_id)["storage"][0] == "good"
+
+
 def test_each_of_several_task_queues_is_checked_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     listing = ("queue:pending-count:*", "queue:claimed-count:*", "auth:current-scopes")
     monkeypatch.setenv("TASKQUEUE_TASK_QUEUE_ID", "proj/linux, windows proj/mac")
