@@ -181,6 +181,13 @@ def test_lines_of_code_fit_a_window_of_1280_px(page: Path) -> None:
     assert [line for block in blocks for line in block.splitlines() if len(line) > WIDEST] == []
 
 
+@pytest.mark.parametrize("page", PAGES_WITH_EXAMPLES, ids=name_of)
+def test_the_copy_button_gets_all_lines_of_a_command(page: Path) -> None:
+    blocks = re.findall(r"^ *```console\n(.*?)^ *```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    continued = [line for block in blocks for line in re.findall(r"\\\n *(.*)", block)]
+    assert [line for line in continued if not line.startswith("> ")] == []
+
+
 @pytest.mark.parametrize("module", MODULES, ids=name_of)
 def test_trees_in_docstrings_fit_a_window_of_1280_px(module: Path) -> None:
     trees = [line for line in module.read_text().splitlines() if "── " in line]
