@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 from collections.abc import Iterator
@@ -257,11 +258,23 @@ def test_a_host_that_is_not_of_this_machine_is_an_error_that_names_the_setting(
         Monitor(worker.metrics, host, 0)
 
 
-def test_it_speaks_ip_version_6_too(worker: Worker) -> None:
+def test_the_log_says_that_only_this_machine_can_reach_it(
+    worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        caplog.at_level(logging.INFO, "taskqueue_client.worker"),
+        Monitor(worker.metrics, "127.0.0.1", 0) as monitor,
+    ):
+        monitor.start()
+    assert caplog.messages == [f"serving /metrics, /live and /ready on 127.0.0.1:{monitor.port}"]
+
+
+def test_it_speaks_ip_version_6_too(worker: Worker, caplog: pytest.LogCaptureFixture) -> None:
     try:
         monitor = Monitor(worker.metrics, "::1", 0)
     except InvalidArgument as error:
         pytest.skip(f"no IPv6 here: {error}")
-    with monitor:
+    with caplog.at_level(logging.INFO, "taskqueue_client.worker"), monitor:
         monitor.start()
+        assert f"on [::1]:{monitor.port}" in caplog.text
         assert requests.get(f"http://[::1]:{monitor.port}/live", timeout=30).text == "ok\n"

@@ -276,7 +276,9 @@ class Monitor(socketserver.ThreadingTCPServer):
     def start(self) -> None:
         """Start to respond. Connections that were made before have waited."""
         self._thread.start()
-        log.info("serving /metrics, /live and /ready on port %d", self.port)
+        host = str(self.server_address[0])
+        address = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        log.info("serving /metrics, /live and /ready on %s", address)
 
     def forget(self) -> None:
         """See `Forked`: a child that outlives the worker would keep its port."""
