@@ -52,6 +52,7 @@ class Core:
     Attributes:
         audience: Gets each message after its transition was committed, in order.
         noted: When a worker or a task queue was last recorded as active, in ms; not stored.
+        seen: When a worker of a task queue last asked for tasks or reclaimed, in ms; not stored.
         on_resolved: Called after the commit of a transition that resolved tasks.
     """
 
@@ -63,6 +64,7 @@ class Core:
     audience: Audience
     long_polls: LongPolls = field(init=False)
     noted: dict[str, int] = field(default_factory=dict[str, int])
+    seen: dict[tuple[str, ...], int] = field(default_factory=dict[tuple[str, ...], int])
     on_resolved: Callable[[], object] = field(default=lambda: None)
     _outbox: list[Message] = field(default_factory=list[Message])
     _pending: set[str] = field(default_factory=set[str])

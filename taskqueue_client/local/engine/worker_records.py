@@ -165,7 +165,7 @@ def declare_worker(core: Core, caller: Caller, task_queue_id: str, worker: Worke
 
 def worker_seen(core: Core, task_queue_id: str, worker: Worker) -> bool:
     """Note that a worker requests tasks; return whether it is in quarantine."""
-    now = core.now()
+    now = core.seen[task_queue_id, *worker] = core.now()
     known = _find(core, task_queue_id, worker)
     is_queue_due = _is_due(core, task_queue_id, now)
     is_worker_due = _is_due(core, "/".join([task_queue_id, *worker]), now)
@@ -180,6 +180,7 @@ def worker_seen(core: Core, task_queue_id: str, worker: Worker) -> bool:
 
 def worker_active(core: Core, task_queue_id: str, worker: Worker, now: int) -> None:
     """Record, within a transition, that a worker has claimed a run of the task queue."""
+    core.seen[task_queue_id, *worker] = now
     if _is_due(core, task_queue_id, now):
         touch_task_queue(core, task_queue_id, now + _CLAIM_WORK_LIFE, now)
     if _is_due(core, "/".join([task_queue_id, *worker]), now):
@@ -191,6 +192,7 @@ def seen_by_claim_task(core: Core, task_queue_id: str, worker: Worker, now: int)
 
     As in the service, claimTask makes no worker known, and a worker in quarantine does not count.
     """
+    core.seen[task_queue_id, *worker] = now
     known = _find(core, task_queue_id, worker)
     if known is not None and known.is_quarantined(now):
         return True

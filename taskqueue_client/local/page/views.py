@@ -153,7 +153,8 @@ class Views:
                 "workerGroup": row[1],
                 "workerId": row[2],
                 "quarantineUntil": row[3] / SECOND if row[3] > now else None,
-                "lastActive": row[4] / SECOND,
+                # as in the service, the record is up to half an hour late
+                "lastActive": max(row[4], self.core.seen.get(row[:3], 0)) / SECOND,
                 "running": running.get(row[:3], []),
                 "recent": msgspec.Raw(row[5]),
             }

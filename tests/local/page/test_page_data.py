@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -62,6 +63,27 @@ def test_a_run_is_shown_at_the_worker_that_holds_it_after_others_asked_for_it(
     (run,) = running[WORKER]
     assert (run["taskId"], run["takenUntil"]) == (task_id, world.clock.now() - 60 + TIMEOUT)
     assert running["w2"] == []
+
+
+def test_the_last_activity_of_a_worker_is_its_latest_request_for_tasks_or_reclaim(
+    world: World, views: Views
+) -> None:
+    def since() -> list[float]:
+        return [world.clock.now() - each["lastActive"] for each in views.overview()["workers"]]
+
+    task_id = world.running()
+    world.engine.declare_worker(world.caller, QUEUE, (GROUP, WORKER), {"expires": world.now(HOUR)})
+    world.clock.advance(100)
+    assert since() == [100]
+    world.engine.reclaim_task(world.caller, task_id, 0)
+    assert since() == [0]
+    world.clock.advance(100)
+    world.engine.reclaim_task(world.caller, task_id, 0)  # the record of the worker is half an hour late
+    assert since() == [0]
+    world.create()
+    world.clock.advance(100)
+    asyncio.run(world.claim_work())
+    assert since() == [0]
 
 
 def test_the_next_deadline_is_that_of_a_task_that_it_will_end(world: World, views: Views) -> None:
