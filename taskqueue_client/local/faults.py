@@ -114,7 +114,7 @@ class SlowDownload(Fault, frozen=True, kw_only=True, tag="slowDownload"):
     bytes_per_second: Annotated[int, msgspec.Meta(ge=1)]
 
 
-class ExpireUrl(Fault, frozen=True, kw_only=True, tag="expireUrl"):
+class ExpireUrl(Fault, frozen=True, tag="expireUrl"):
     """Treats a signed URL as if it had expired."""
 
     endpoint: str = "storage.put"

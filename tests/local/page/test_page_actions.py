@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from taskqueue_client import Queue
+from taskqueue_client.local import faults
 
 from .conftest import no_errors, picture
 
@@ -226,14 +227,20 @@ def test_faults_are_added_strike_and_are_removed(
     assert scenery.group
 
 
-def test_every_ready_made_fault_is_accepted(local: LocalQueue, open_page: Open) -> None:
+def test_every_ready_made_fault_is_accepted_also_as_the_python_that_is_shown(
+    local: LocalQueue, open_page: Open
+) -> None:
     page = open_page("/faults")
     presets = page.get_by_role("list", name="Ready-made faults").get_by_role("button")
     presets.first.wait_for()
     for index in range(presets.count()):
         presets.nth(index).click()
+        python, _shell = _codes(page.get_by_role("dialog"))
+        exec(python, {"local": local, **vars(faults)})
         _confirm(page)
-    assert len(local.faults.waiting()) == presets.count()
+    waiting = local.faults.waiting()
+    assert len(waiting) == 2 * presets.count()
+    assert waiting[::2] == waiting[1::2]
 
 
 def test_a_task_is_written_with_its_problems_at_the_fields(
