@@ -154,6 +154,7 @@ class Faults:
         self._endpoints = endpoints
         self._lock = threading.Lock()
         self._waiting: list[AnyFault] = []
+        self._on_change: Callable[[], object] = lambda: None
 
     def add(self, fault: AnyFault) -> None:
         """Let a fault strike the next calls; faults for one endpoint take turns in the order they came.
@@ -175,6 +176,7 @@ class Faults:
             raise ValueError(f"no endpoint is named {fault.endpoint!r}; {example}")
         with self._lock:
             self._waiting.append(fault)
+        self._on_change()
 
     def waiting(self) -> list[dict[str, Any]]:
         """Return the faults that will still strike, as JSON; `times` is the number of strikes left."""
@@ -186,12 +188,14 @@ class Faults:
         fault = msgspec.convert(data, AnyFault)
         with self._lock:
             self._waiting = [each for each in self._waiting if each != fault]
+        self._on_change()
 
     def clear(self) -> None:
         """Forget all faults, and set the clock right."""
         with self._lock:
             self._waiting.clear()
         self.clock_shift = 0.0
+        self._on_change()
 
     def _take(self, endpoint: str) -> AnyFault | None:
         """Return the fault that strikes a call of `endpoint` that has just come in, if any; counts it."""
@@ -281,6 +285,10 @@ class FaultInjector:
     def match(self, endpoint: str) -> AnyFault | None:
         """Return the fault that strikes a call of `endpoint` that has just come in, if any; counts it."""
         return self.faults._take(endpoint)  # noqa: SLF001 - hidden from users  # pyright: ignore[reportPrivateUsage]
+
+    def on_change(self, callback: Callable[[], object]) -> None:
+        """Call `callback` after faults were added or removed, in the thread that does it."""
+        self.faults._on_change = callback  # noqa: SLF001 - hidden from users  # pyright: ignore[reportPrivateUsage]
 
     async def respond(self, endpoint: str, request: web.BaseRequest, handler: Handler) -> web.StreamResponse:
         """Return the response of `handler`, or that of a fault. Its `Date` is the time that `faults` show."""

@@ -162,11 +162,12 @@ class Page:
         self._root_url = root_url
         self._views = Views(core)
         self._access = Access(secret, host)
-        self._feed = Feed(core.clock, self._time)
+        self._feed = Feed(core.clock, self._live_state)
         self._api = Api({"queue": core}, lambda _: _IDENTITY, faults.now, root_url)
         self._files = {path.name: _File.read(path) for path in _STATIC.iterdir() if _suffix(path) in _TYPES}
         self._struck: dict[int, str] = {}  # by the id of a request that lives: requests have no hash
         injector.on_strike = self._note_strike
+        injector.on_change(self._feed.wake_from_any_thread)
         if isinstance(core.clock, MovableClock):
             core.clock.after_move(self._feed.wake_from_any_thread)
         self._reads: dict[str, Callable[[], object]] = {
@@ -268,11 +269,13 @@ class Page:
             return {"now": clock.now(), "clock": "fixed"}
         return {"now": clock.now(), "clock": "held" if clock.is_held else "running"}
 
+    def _live_state(self) -> dict[str, Any]:
+        return {**self._time(), "faults": self._faults.waiting()}
+
     def _state(self) -> dict[str, Any]:
         return {
-            **self._time(),
+            **self._live_state(),
             "moments": self._views.moments(),
-            "faults": self._faults.waiting(),
             "endpoints": self._fault_endpoints,
             "rootUrl": self._root_url(),
         }

@@ -13,6 +13,7 @@ import pytest
 
 from taskqueue_client import Queue
 from taskqueue_client.local import faults
+from taskqueue_client.local.page import views
 
 from .conftest import no_errors, picture
 
@@ -225,6 +226,21 @@ def test_faults_are_added_strike_and_are_removed(
         expect(waiting).to_contain_text("Nothing goes wrong on purpose")
         assert local.faults.waiting() == []
     assert scenery.group
+
+
+def test_faults_that_another_window_or_program_adds_or_removes_are_shown(
+    monkeypatch: pytest.MonkeyPatch, local: LocalQueue, open_page: Open
+) -> None:
+    monkeypatch.setattr(views, "_HEARTBEAT", 3600)  # which would show them late
+    page, other = open_page("/faults"), open_page("/faults")
+    _dialog(other, "The response to a claim is lost")
+    _confirm(other)
+    waiting = page.get_by_role("region", name="Waiting faults")
+    expect(waiting).to_contain_text("queue.claimWork")
+    local.faults.clear()
+    expect(waiting).to_contain_text("Nothing goes wrong on purpose")
+    local.faults.add(faults.Drop("queue.task"))
+    expect(waiting).to_contain_text("queue.task")
 
 
 def test_every_ready_made_fault_is_accepted_also_as_the_python_that_is_shown(

@@ -52,6 +52,7 @@ export function faults(frame) {
       hits = history.requests.filter((each) => each.fault).reverse();
     },
     receive(event) {
+      state = { ...state, faults: event.faults };
       if (event.requests.some((each) => each.fault)) frame.reload();
     },
     draw: () => [
