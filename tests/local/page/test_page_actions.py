@@ -103,10 +103,10 @@ def test_a_worker_is_quarantined(scenery: Scenery, open_page: Open) -> None:
     scenery.claim("w-1")
     page = open_page()
     dialog = _dialog(page, "Quarantine")
-    dialog.get_by_label("Hours from now").fill("2")
+    dialog.get_by_label("Hours from now").fill("2.25")
     dialog.get_by_label("Reason").fill("it's slow")
     _python, shell = _codes(dialog)
-    options = ["--hours", "2", "--reason", "it's slow"]
+    options = ["--hours", "2.25", "--reason", "it's slow"]
     assert shlex.split(shell)[2:] == [*options, "proj-demo/linux", "rack-1", "w-1"]
     _confirm(page)
     expect(page.get_by_text("quarantined")).to_be_visible()
@@ -184,6 +184,10 @@ def test_the_clock_is_held_and_moved_by_an_amount_and_to_the_next_claim_expiry(
         expect(dialog).to_contain_text(re.compile("in 1[89] min"))
         assert local.clock.now() == pytest.approx(before + 60)
         picture(page, "clock", tmp_path)
+        dialog.get_by_label("Seconds").fill("0.5")
+        dialog.get_by_role("button", name="Move").click()
+        expect(dialog.locator("pre").first).to_have_text("local.clock.advance(0.5)")
+        assert local.clock.now() == pytest.approx(before + 60.5)
         dialog.get_by_role("button", name="To the next claim expiry").click()
         expect(page.get_by_role("row").filter(has_text="claim-expired")).to_be_visible()
         dialog.get_by_role("button", name="To the next deadline").click()

@@ -81,7 +81,7 @@ export function quarantine({ taskQueueId, workerGroup, workerId, quarantineUntil
     title: quarantineUntil ? "Change or lift the quarantine" : "Quarantine the worker",
     about: `${workerGroup}/${workerId} gets no tasks of ${taskQueueId} until then. Zero hours lift a quarantine.`,
     fields: [
-      { name: "hours", label: "Hours from now", type: "number", value: quarantineUntil ? "0" : "1", min: "0" },
+      { name: "hours", label: "Hours from now", type: "number", value: quarantineUntil ? "0" : "1", min: "0", step: "any" },
       { name: "reason", label: "Reason", value: "" },
     ],
     python: (values) =>

@@ -116,7 +116,7 @@ export async function openClock(frame) {
       ...(isMovable() ? [
         h("div.row-of", null, by(60, "+ 1 min"), by(1200, "+ 20 min"), by(3600, "+ 1 h"), by(86400, "+ 1 d"), clockKind() === "held" ? h("button", { type: "button", onclick: () => act("release") }, "Release") : h("button", { type: "button", onclick: () => act("hold") }, "Hold")),
         h("ul.links", null, to("claimExpiry", "To the next claim expiry"), to("deadline", "To the next deadline"), to("dependencies", "To the next pending dependents")),
-        h("form.row-of", { onsubmit: (event) => { event.preventDefault(); amount = Number(new FormData(event.target).get("seconds")); act("advance", { seconds: amount }); } }, h("label", { for: "seconds" }, "Seconds"), h("input", { id: "seconds", name: "seconds", type: "number", min: "0", value: String(amount) }), h("button", { type: "submit" }, "Move")),
+        h("form.row-of", { onsubmit: (event) => { event.preventDefault(); amount = Number(new FormData(event.target).get("seconds")); act("advance", { seconds: amount }); } }, h("label", { for: "seconds" }, "Seconds"), h("input", { id: "seconds", name: "seconds", type: "number", min: "0", step: "any", value: String(amount) }), h("button", { type: "submit" }, "Move")),
         code(admin("", "", `local.clock.advance(${amount})`, "POST", "clock/advance", { seconds: amount })),
       ] : []),
       h("p.problem", { role: "alert" }, problem),
