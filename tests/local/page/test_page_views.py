@@ -109,6 +109,10 @@ def test_a_group_is_searched_and_filtered_and_the_address_remembers_it(
     expect(page.get_by_role("listitem")).to_have_count(2)
     expect(page.get_by_label("Search tasks")).to_have_value("build")
     expect(page.get_by_text("intermittent-task")).to_be_visible()
+    scenery.create("elsewhere", task_queue_id="Proj_GPU/linux")
+    page.get_by_role("button", name="completed").click()
+    page.get_by_label("Search tasks").fill("Proj_gpu")
+    expect(page.get_by_role("listitem")).to_have_count(1)
 
 
 def test_a_group_of_very_many_tasks_stays_small_in_the_browser(scenery: Scenery, open_page: Open) -> None:

@@ -35,7 +35,7 @@ export function group(frame, here) {
   function matches(task) {
     if (filter.states.size && !filter.states.has(stateOf(task))) return false;
     const wanted = filter.search.trim().toLowerCase();
-    return !wanted || task.name.toLowerCase().includes(wanted) || task.taskId.toLowerCase().includes(wanted) || task.taskQueueId.includes(wanted);
+    return !wanted || task.name.toLowerCase().includes(wanted) || task.taskId.toLowerCase().includes(wanted) || task.taskQueueId.toLowerCase().includes(wanted);
   }
 
   function apply() {
