@@ -285,7 +285,8 @@ class Page:
         try:
             await asyncio.to_thread(check_definition, definition, self._faults.now())
         except InvalidDefinition as error:
-            return {"problems": [{"path": each.path, "allowed": each.allowed} for each in error.problems]}
+            found = [{"path": each.path, "allowed": each.allowed or each.finding} for each in error.problems]
+            return {"problems": found}
         return {"problems": []}
 
     @property

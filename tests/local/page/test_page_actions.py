@@ -299,6 +299,28 @@ def test_a_task_is_written_with_its_problems_at_the_fields(
         expect(page.get_by_label("Name")).to_have_value("from the page")
 
 
+def test_what_the_editor_cannot_read_is_kept_and_said(open_page: Open) -> None:
+    page = open_page("/new")
+    turn = page.get_by_role("button", name="JSON", exact=True)
+    with no_errors(page):
+        payload = page.get_by_label("Payload")
+        payload.fill('{"command": [], }')
+        turn.click()
+        expect(payload).to_be_focused()
+        expect(payload).to_have_value('{"command": [], }')
+        payload.fill("{}")
+        turn.click()
+        raw = page.get_by_label("Definition")
+        expect(raw).to_have_value(re.compile("payload"))
+        for text in ("null", "[]", "7"):
+            raw.fill(text)
+            turn.click()
+            expect(page.get_by_role("alert")).to_have_text("$: an object")
+            expect(raw).to_have_value(text)
+        raw.fill('{"metadata": {"names": null}}')
+        expect(page.get_by_role("alert")).to_contain_text("$.metadata.names: unknown key; known keys: name,")
+
+
 def test_an_action_that_the_queue_did_not_get_says_so(scenery: Scenery, open_page: Open) -> None:
     scenery.create("claimed")
     scenery.claim()

@@ -87,7 +87,9 @@ export function editor(frame, here) {
   function read() {
     if (isRaw) {
       try {
-        return { definition: JSON.parse(raw), broken: [] };
+        const definition = JSON.parse(raw);
+        if (typeof definition !== "object" || definition === null || Array.isArray(definition)) throw new TypeError("an object");
+        return { definition, broken: [] };
       } catch (error) {
         return { definition: null, broken: [{ path: "$", allowed: error.message }] };
       }
@@ -133,7 +135,7 @@ export function editor(frame, here) {
     event.preventDefault();
     try {
       const definition = await check();
-      if (!definition) return document.querySelector("[aria-invalid=true]")?.focus();
+      if (!definition) return focusProblem();
       await api("PUT", `task/${taskId}`, definition);
     } catch (error) {
       return failed(error);
@@ -156,12 +158,21 @@ export function editor(frame, here) {
     return h("div.field", { class: `field${full ? " full" : ""}`, "data-key": path }, h("label", { for: id }, label, hint && h("span.hint", null, ` · ${hint}`)), made, wrong.length ? h("p.problem", { id: `${id}-problem` }, wrong.map((each) => `${each.path === `$.${path}` ? "" : `${each.path}: `}${each.allowed}`).join("\n")) : null);
   }
 
-  function turn() {
-    const { definition } = read();
-    if (!definition) return;
-    isRaw = !isRaw;
-    fill(definition);
-    check();
+  /** What cannot be read stays as it was typed. */
+  async function turn() {
+    const { definition, broken } = read();
+    if (!broken.length) {
+      isRaw = !isRaw;
+      fill(definition);
+    }
+    await check().catch(failed);
+    if (broken.length) focusProblem();
+  }
+
+  /** The field may not be drawn with its problem yet. */
+  function focusProblem() {
+    const wrong = FIELDS.find(([path]) => problems.some((each) => covers(`$.${path}`, each.path)));
+    document.getElementById(isRaw || !wrong ? "new-raw" : `new-${wrong[0]}`)?.focus();
   }
 
   const action = {
