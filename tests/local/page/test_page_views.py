@@ -238,6 +238,46 @@ def test_artifacts_are_previewed_and_downloaded(
         assert download.value.suggested_filename == "report.json"
 
 
+def test_a_preview_has_the_values_of_the_file_and_only_its_beginning(
+    scenery: Scenery, open_page: Open
+) -> None:
+    task_id = scenery.create("previews")
+    (client,) = scenery.claim()
+    exact = '{"id":12345678901234567890,"2":[1.0,-0,1e999],"1":{},"1":"a, {b} \\"","c":[ ], "d":null}'
+    with client:
+        scenery.upload(client, "public/exact.json", exact, "application/json")
+        scenery.upload(client, "public/deep.json", "[" * 9000 + "]" * 9000, "application/json")
+        scenery.upload(client, "public/broken.json", '{"a":1,', "application/json")
+        scenery.upload(client, "public/large.txt", "0123456789" * 300_000, "text/plain")
+    page = open_page(f"/task/{task_id}/artifacts")
+    text = page.get_by_role("region", name="Preview").locator("pre")
+    with no_errors(page):
+        page.get_by_role("link", name="public/exact.json", exact=True).click()
+        expect(text).to_have_text(EXACT, use_inner_text=True)
+        assert text.inner_text() == EXACT
+        page.get_by_role("link", name="public/deep.json", exact=True).click()
+        expect(text).to_have_text("[" * 9000 + "]" * 9000)
+        page.get_by_role("link", name="public/broken.json", exact=True).click()
+        expect(text).to_have_text('{"a":1,')
+        page.get_by_role("link", name="public/large.txt", exact=True).click()
+        expect(text).to_contain_text("this is the beginning")
+        assert len(text.inner_text()) < 401_000
+
+
+EXACT = """{
+  "id": 12345678901234567890,
+  "2": [
+    1.0,
+    -0,
+    1e999
+  ],
+  "1": {},
+  "1": "a, {b} \\"",
+  "c": [],
+  "d": null
+}"""
+
+
 @pytest.mark.parametrize("name", ["/first", "public//double", "public/last/", "public/50%2F?#.txt"])
 def test_an_artifact_is_previewed_whatever_its_name(scenery: Scenery, open_page: Open, name: str) -> None:
     task_id = scenery.create("names")
@@ -357,6 +397,18 @@ def test_the_last_line_of_a_log_is_counted_and_found_before_it_ends(
     expect(page.locator(".line").last).to_have_text("3at 20 %")
     page.get_by_label("Search the log").fill("at 20")
     expect(page.get_by_text("1 of 1")).to_be_visible()
+
+
+def test_a_text_is_found_anywhere_in_a_very_long_line(scenery: Scenery, open_page: Open) -> None:
+    task_id = scenery.create("long line")
+    (client,) = scenery.claim()
+    with client:
+        line = "x" * 30_000 + "needle"
+        scenery.upload(client, "public/logs/live.log", f"first\n{line}\nlast", "text/plain")
+    page = open_page(f"/task/{task_id}/log")
+    page.get_by_label("Search the log").fill("needle")
+    expect(page.get_by_text("1 of 1")).to_be_visible()
+    expect(page.locator(".line.hit")).to_contain_text("… and 10006 more characters")
 
 
 def test_the_end_of_a_list_is_reached_that_is_higher_than_browsers_allow(open_page: Open) -> None:

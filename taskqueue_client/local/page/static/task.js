@@ -7,10 +7,30 @@ import { LogView } from "./log.js";
 
 const TABS = { __proto__: null, runs: "Runs", definition: "Definition", artifacts: "Artifacts", log: "Log" };
 const MOST_RELATED = 100;
-const MOST_PREVIEWED = 400_000;
+const MOST_PREVIEWED = 400_000; // bytes
+const DEEPEST = 100; // levels that are indented
 const IMAGES = new Set(["image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", "image/bmp"]);
 const ELSEWHERE = new Set(["reference", "error"]); // their content is not in the queue
 const LOGS = ["public/logs/live.log", "public/logs/live_backing.log", "live.log"];
+
+/** JSON on several lines. Its values stay as they are written: JavaScript rounds numbers and sorts keys. */
+function indented(json) {
+  JSON.parse(json); // raises an error if it is not valid
+  let depth = 0;
+  const newline = (by) => {
+    depth += by;
+    if (depth > DEEPEST) throw new RangeError("too deep to indent");
+    return `\n${"  ".repeat(depth)}`;
+  };
+  return json.replace(/"(?:[^"\\]+|\\.)*"|[[{]\s*[\]}]|[[\]{},:]|\s+/g, (token) => {
+    if (token[0] === '"') return token;
+    if (token === ":") return ": ";
+    if (token === ",") return token + newline(0);
+    if (token === "[" || token === "{") return token + newline(1);
+    if (token === "]" || token === "}") return newline(-1) + token;
+    return token.replace(/\s+/g, "");
+  });
+}
 
 export function task(frame, here) {
   const taskId = here.parts[1];
@@ -136,12 +156,12 @@ export function task(frame, here) {
     }
     const isWhole = length < MOST_PREVIEWED;
     if (!isWhole) reader.cancel();
-    const bytes = new Uint8Array(await new Blob(parts).arrayBuffer());
+    const bytes = new Uint8Array(await new Blob(parts).slice(0, MOST_PREVIEWED).arrayBuffer());
     if (bytes.subarray(0, 4096).includes(0)) return "This is not a text. Download it to look into it.";
     const text = new TextDecoder().decode(bytes);
     if (type.endsWith("json") && isWhole) {
       try {
-        return JSON.stringify(JSON.parse(text), null, 2);
+        return indented(text);
       } catch {
         return text;
       }
