@@ -6,7 +6,7 @@ import { setQuery } from "./app.js";
 // Colors; everything else that a terminal would act on is removed.
 const ESCAPES = /\x1b\[([0-9;:]*)m|\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[PX^_][^\x1b]*\x1b\\|\x1b.?|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]/g;
 const PLAIN = Object.freeze({});
-const LONGEST = 20_000;
+const LONGEST = 20_000; // characters of a line that are shown
 
 /** The pieces of a line with their styles, and the style in which the next line begins. */
 export function styled(text, style) {
@@ -59,7 +59,7 @@ function visible(raw) {
   let end = raw.length;
   while (raw[end - 1] === "\r") end--;
   const start = raw.lastIndexOf("\r", end - 1) + 1;
-  return raw.slice(start, Math.min(end, start + LONGEST));
+  return raw.slice(start, end);
 }
 
 function span({ text, style }, search) {
@@ -180,9 +180,10 @@ export class LogView {
     const { text, style } = this.at(index);
     const number = index + 1;
     const isChosen = this.line === number;
+    const cut = text.length - LONGEST;
     return h("div.line", { "data-key": index, role: "listitem", class: `line${isChosen ? " chosen" : ""}${this.hits[this.current] === index ? " hit" : ""}` },
       h("a.num", { href: `#/task/${this.taskId}/log/${this.runId}?line=${number}`, tabindex: isChosen ? null : "-1", "aria-label": `Link to line ${number}`, onclick: (event) => this.choose(event, number) }, String(number)),
-      h("span", null, styled(text, style).pieces.map((each) => span(each, this.search))));
+      h("span", null, styled(text.slice(0, LONGEST), style).pieces.map((each) => span(each, this.search)), cut > 0 && h("span.quiet", null, ` … and ${cut} more characters`)));
   }
 
   /** Show the line of an address. */
