@@ -231,13 +231,15 @@ class Feed:
         self, request: web.BaseRequest, response: web.StreamResponse, milliseconds: float, **more: object
     ) -> None:
         """Record a request, without the query, which may have a signature."""
+        # by a fault: its response is not sent
+        is_closed = request.transport is None or request.transport.is_closing()
         self._requests.append(
             {
                 "id": self._next_id(),
                 "time": self._clock.now(),
                 "method": request.method,
                 "path": request.raw_path.partition("?")[0],
-                "status": response.status,
+                "status": None if is_closed else response.status,
                 "ms": round(milliseconds, 1),
                 "client": _client_id(request),
                 **_reason(response),

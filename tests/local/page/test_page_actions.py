@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from taskqueue_client import Queue
+from taskqueue_client.errors import ConnectionFailed
 from taskqueue_client.local import faults
 from taskqueue_client.local.page import views
 
@@ -245,6 +246,20 @@ def test_faults_that_another_window_or_program_adds_or_removes_are_shown(
     expect(waiting).to_contain_text("Nothing goes wrong on purpose")
     local.faults.add(faults.Drop("queue.task"))
     expect(waiting).to_contain_text("queue.task")
+
+
+def test_a_request_whose_connection_a_fault_closes_has_no_status(
+    local: LocalQueue, scenery: Scenery, open_page: Open
+) -> None:
+    local.faults.add(faults.Drop("queue.claimWork"))
+    with pytest.raises(ConnectionFailed):
+        scenery.claim()
+    page = open_page("/requests")
+    entry = page.locator(".entry")
+    expect(entry).to_contain_text("fault: drop")
+    expect(entry.locator(".chip")).to_have_text("–")
+    entry.click()
+    expect(page.get_by_role("region", name="Details")).to_contain_text("none: the connection was closed")
 
 
 def test_every_ready_made_fault_is_accepted_also_as_the_python_that_is_shown(

@@ -133,7 +133,7 @@ export const messages = (frame) =>
     ],
   });
 
-const tone = (status) => (status >= 500 ? "exception" : status >= 400 ? "failed" : status >= 300 ? "unscheduled" : "completed");
+const tone = (status) => (status === null || status >= 500 ? "exception" : status >= 400 ? "failed" : status >= 300 ? "unscheduled" : "completed");
 
 export const requests = (frame) =>
   eventList(frame, {
@@ -142,9 +142,9 @@ export const requests = (frame) =>
     whenEmpty: "No request was made yet. What this page reads is not shown.",
     matches: (entry, { status, path }) => (!status || String(entry.status)[0] === status[0]) && (!path || entry.path.includes(path) || (entry.client ?? "").includes(path)),
     filters: (filter, set) => [select(filter, set, "status", "All statuses", ["2xx", "3xx", "4xx", "5xx"]), search(filter, set, "path", "Path or client")],
-    row: (entry) => [time(entry.time), h("span.method", null, entry.method), h("span.chip", { "data-state": tone(entry.status) }, String(entry.status)), h("code.grow", null, entry.path), entry.fault && h("span.tag", null, `fault: ${entry.fault}`), h("span.who", null, entry.client ?? "anonymous"), h("span.ms", null, duration(entry.ms / 1000))],
+    row: (entry) => [time(entry.time), h("span.method", null, entry.method), h("span.chip", { "data-state": tone(entry.status) }, String(entry.status ?? "–")), h("code.grow", null, entry.path), entry.fault && h("span.tag", null, `fault: ${entry.fault}`), h("span.who", null, entry.client ?? "anonymous"), h("span.ms", null, duration(entry.ms / 1000))],
     details: (entry) => [
-      pairs({ request: h("code", null, `${entry.method} ${entry.path}`), status: String(entry.status), client: entry.client ?? "anonymous: the request carries no credentials", time: time(entry.time), took: duration(entry.ms / 1000), fault: entry.fault && `struck by the fault ${entry.fault}` }),
+      pairs({ request: h("code", null, `${entry.method} ${entry.path}`), status: String(entry.status ?? "none: the connection was closed"), client: entry.client ?? "anonymous: the request carries no credentials", time: time(entry.time), took: duration(entry.ms / 1000), fault: entry.fault && `struck by the fault ${entry.fault}` }),
       entry.missing && h("figure.pad", null, h("figcaption", null, "Missing scopes", copyButton(entry.missing)), h("pre", { tabindex: "0" }, entry.missing)),
       entry.error && h("figure.pad", null, h("figcaption", null, "Why"), h("pre.text", { tabindex: "0" }, entry.error)),
     ],
