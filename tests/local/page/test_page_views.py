@@ -552,10 +552,16 @@ def test_the_first_view_is_small_and_the_page_is_usable_on_every_screen(
             f"/group/{scenery.group}",
             f"/task/{scenery.claimed[0][0]}",
             "/messages",
+            "/faults",
             "/new",
         ):
             go(page, address)
             assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert page.evaluate(CUT_LISTS) == [], address
+
+
+CUT_LISTS = """[...document.querySelectorAll("ul")]
+    .filter((list) => list.scrollWidth > list.clientWidth).map((list) => list.ariaLabel)"""
 
 
 def test_views_follow_1000_messages_a_second(local: LocalQueue, scenery: Scenery, open_page: Open) -> None:
