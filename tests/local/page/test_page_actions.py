@@ -184,6 +184,7 @@ def test_the_clock_is_held_and_moved_by_an_amount_and_to_the_next_claim_expiry(
         expect(dialog.locator("pre").first).to_have_text("local.clock.advance(60)")
         expect(dialog).to_contain_text(re.compile("in 1[89] min"))
         assert local.clock.now() == pytest.approx(before + 60)
+        expect(dialog).to_contain_text("needs a queue that was started with --admin-secret")
         picture(page, "clock", tmp_path)
         dialog.get_by_label("Seconds").fill("0.5")
         dialog.get_by_role("button", name="Move").click()
@@ -207,6 +208,7 @@ def test_faults_are_added_strike_and_are_removed(
         python, shell = _codes(dialog)
         assert python == 'local.faults.add(Respond("queue.*", status=502, html=True, times=3))'
         assert "/admin/faults" in shell
+        expect(dialog).to_contain_text("needs a queue that was started with --admin-secret")
         _confirm(page)
         waiting = page.get_by_role("region", name="Waiting faults")
         expect(waiting).to_contain_text("3 more")

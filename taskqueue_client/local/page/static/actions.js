@@ -104,6 +104,7 @@ export function admin(title, about, pythonText, method, path, body, more = {}) {
     about,
     python: () => pythonText,
     shell: () => `curl --request ${method} --header "Authorization: Bearer $TASKQUEUE_LOCAL_ADMIN_SECRET"${data} \\\n  "$TASKCLUSTER_ROOT_URL/admin/${path}"`,
+    note: ["The shell command needs a queue that was started with ", h("code", null, "--admin-secret"), "."],
     ...more,
   };
 }
@@ -118,7 +119,7 @@ export function code(action, values = {}) {
   return h("div.codes", null, ["python", "shell"].map((kind) => {
     const text = action[kind](values);
     return h("figure", null, h("figcaption", null, kind === "python" ? "Python" : "Shell", copyButton(text)), h("pre", { tabindex: "0" }, h("code", null, text)));
-  }));
+  }), action.note && h("p.quiet", null, action.note));
 }
 
 export function open(action, after) {
