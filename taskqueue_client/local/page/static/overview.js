@@ -1,6 +1,6 @@
 // Task queues, workers and groups, and what goes on in each.
 import { h } from "./dom.js";
-import { own } from "./queue.js";
+import { now, own } from "./queue.js";
 import { ago, chip, groupLink, progress, taskLink, time } from "./words.js";
 import { button, quarantine } from "./actions.js";
 
@@ -77,7 +77,8 @@ function groupTable(groups) {
 function workerTable(workers) {
   return table(
     ["Worker", "Task queue", "Runs", "Last activity", "Quarantine"],
-    workers.map((each) =>
+    // a quarantine ends without a message
+    workers.map((each) => (each.quarantineUntil > now() ? each : { ...each, quarantineUntil: null })).map((each) =>
       h("tr", { "data-key": `${each.taskQueueId}/${each.workerGroup}/${each.workerId}` },
         h("th", { scope: "row" }, h("span.quiet", null, `${each.workerGroup} / `), each.workerId),
         h("td", null, each.taskQueueId),
