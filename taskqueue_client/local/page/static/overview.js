@@ -33,7 +33,7 @@ function table(columns, rows) {
 
 function queueTable(queues) {
   return table(
-    ["Task queue", "#Pending", "#Claimed", "#Oldest pending", "Last minute"],
+    ["Task queue", "#Pending", "#Claimed", "#Oldest pending", "History"],
     queues.map((each) =>
       h("tr", { "data-key": each.taskQueueId },
         h("th", { scope: "row" }, each.taskQueueId),
