@@ -239,6 +239,23 @@ def test_artifacts_are_previewed_and_downloaded(
         assert download.value.suggested_filename == "report.json"
 
 
+def test_a_link_has_the_size_of_the_artifact_that_it_leads_to(scenery: Scenery, open_page: Open) -> None:
+    task_id = scenery.create("link")
+    (client,) = scenery.claim()
+    with client:
+        scenery.upload(client, "public/logs/live_backing.log", "x" * 33, "text/plain")
+        client.create_link_artifact(
+            task_id,
+            0,
+            "public/logs/live.log",
+            "public/logs/live_backing.log",
+            content_type="text/plain",
+            expires=datetime.fromtimestamp(scenery.local.clock.now(), UTC) + timedelta(minutes=5),
+        )
+    page = open_page(f"/task/{task_id}/artifacts")
+    expect(page.get_by_role("row", name="public/logs/live.log")).to_contain_text("33 B")
+
+
 def test_a_preview_has_the_values_of_the_file_and_only_its_beginning(
     scenery: Scenery, open_page: Open
 ) -> None:

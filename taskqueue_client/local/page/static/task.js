@@ -91,7 +91,7 @@ export function task(frame, here) {
     const id = runId();
     for (const each of artifacts.slice(0, 100)) {
       const key = `${id}/${each.name}`;
-      if (sizes.has(key) || !["s3", "object"].includes(each.storageType)) continue;
+      if (sizes.has(key) || ELSEWHERE.has(each.storageType)) continue;
       try {
         const response = await artifact(taskId, id, each.name, { method: "HEAD" });
         sizes.set(key, Number(response.headers.get("Content-Length")));
