@@ -16,7 +16,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -355,6 +355,13 @@ def _problems_of(error: jsonschema.ValidationError) -> Iterator[Problem]:
                 yield Problem(json_path(*here, key), given[key], "", finding)
     else:
         yield Problem(json_path(*here), given, schema["description"])
+
+
+def members_of(value: object) -> Iterable[tuple[str | int, object]]:
+    """Return the members of a list or object, each with its index or key; of other values nothing."""
+    if isinstance(value, Mapping):
+        return cast("Mapping[str, object]", value).items()
+    return enumerate(cast("list[object]", value)) if isinstance(value, list) else ()
 
 
 def json_path(*steps: str | int) -> str:

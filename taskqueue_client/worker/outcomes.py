@@ -10,20 +10,23 @@ Outcome (TaskQueueError)
 └── ClaimLost              the claim is lost: nothing is uploaded and nothing reported
 
 A handler that returns has completed its task; any other exception is an internal error, unless it refuses a
-value of the payload (`payload.outcome_of`). The rules are those of the Queue's interaction document.
+value of the payload (`outcome_of`). The rules are those of the Queue's interaction document.
 """
 
 from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import copy
 from enum import StrEnum
+from typing import cast
 
 from taskqueue_client._arguments import one_of
-from taskqueue_client.errors import TaskQueueError
+from taskqueue_client._protocol.schemas import json_path, members_of
+from taskqueue_client.errors import InvalidArgument, Problem, TaskQueueError
 from taskqueue_client.models import ReasonResolved
+from taskqueue_client.worker.worker_log import counted
 
 
 class Outcome(TaskQueueError):
@@ -121,6 +124,50 @@ def resolution_of(outcome: BaseException | None) -> ReasonResolved | None:
         if kind in RESOLUTIONS:
             return RESOLUTIONS[kind]
     return RESOLUTIONS[InternalError]
+
+
+def outcome_of(raised: BaseException | None, payload: object) -> BaseException | None:
+    """Return what a handler raised, as an outcome where it is one.
+
+    A refused argument whose value is in the payload is a `MalformedPayload`: no schema can express all rules,
+    and such tasks, one after the other, would shut the worker down as internal errors do. A group of outcomes
+    that are all reported alike, as `asyncio.TaskGroup` raises it, is the first of them. `payload` is as the
+    Queue sent it, and matches the schema.
+    """
+    if isinstance(raised, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", raised)
+        members = [outcome_of(each, payload) for each in group.exceptions]
+        are_alike = len(set(map(resolution_of, members))) == 1
+        return members[0] if are_alike and all(isinstance(each, Outcome) for each in members) else group
+    if not isinstance(raised, InvalidArgument):
+        return raised
+    path = next(_places_of(raised.given, payload), None)
+    if path is None:
+        return raised
+    outcome = malformed([Problem(json_path(*path), raised.given, raised.allowed, raised.finding)])
+    outcome.__cause__ = raised
+    return outcome
+
+
+def malformed(problems: list[Problem]) -> MalformedPayload:
+    """Return the outcome of a payload with problems, which it lists."""
+    words = "".join(f"\n  {each}" for each in problems)
+    return MalformedPayload(f"the payload has {counted(len(problems), 'problem')}:{words}")
+
+
+def _places_of(wanted: object, value: object) -> Iterator[list[str | int]]:
+    """Yield the paths of the members of a JSON value that are equal to `wanted`, or whose key is.
+
+    None and booleans are nowhere: they are too common to tell where they came from.
+    """
+    if wanted is None or isinstance(wanted, bool):
+        return
+    for step, member in members_of(value):
+        is_key = isinstance(step, str) and isinstance(wanted, str) and step == wanted
+        if is_key or (type(member) is type(wanted) and member == wanted):
+            yield [step]
+        for path in _places_of(wanted, member):
+            yield [step, *path]
 
 
 def text_of(error: BaseException) -> str:

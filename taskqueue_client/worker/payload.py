@@ -12,9 +12,9 @@ from difflib import get_close_matches
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
-from taskqueue_client._protocol.schemas import is_date_time_if_text, json_path
+from taskqueue_client._protocol.schemas import is_date_time_if_text, json_path, members_of
 from taskqueue_client.errors import InvalidArgument, Problem, shortened
-from taskqueue_client.worker.outcomes import MalformedPayload, Outcome, resolution_of
+from taskqueue_client.worker.outcomes import malformed
 from taskqueue_client.worker.worker_log import counted, log
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ is the same in all installations."""
 class PayloadSchema:
     """A JSON Schema for payloads.
 
-    `$schema` names its draft by the draft's own URI; default: 2020-12. References must be to places in the
-    schema itself; no schemas are fetched.
+    `$schema` names its draft, also for all of its parts, by the draft's own URI; default: 2020-12. References
+    must be to places in the schema itself; no schemas are fetched.
 
     Attributes:
         given: The schema as it was passed.
@@ -92,50 +92,7 @@ def check_payload(schema: PayloadSchema | None, payload: object) -> None:
     """
     problems = too_deep(payload) if schema is None else schema.violations(payload)
     if problems:
-        raise _malformed(problems)
-
-
-def outcome_of(raised: BaseException | None, payload: object) -> BaseException | None:
-    """Return what a handler raised, as an outcome where it is one.
-
-    A refused argument whose value is in the payload is a `MalformedPayload`: no schema can express all rules,
-    and such tasks, one after the other, would shut the worker down as internal errors do. A group of outcomes
-    that are all reported alike, as `asyncio.TaskGroup` raises it, is the first of them. `payload` is as the
-    Queue sent it, and matches the schema.
-    """
-    if isinstance(raised, BaseExceptionGroup):
-        group = cast("BaseExceptionGroup[BaseException]", raised)
-        members = [outcome_of(each, payload) for each in group.exceptions]
-        are_alike = len(set(map(resolution_of, members))) == 1
-        return members[0] if are_alike and all(isinstance(each, Outcome) for each in members) else group
-    if not isinstance(raised, InvalidArgument):
-        return raised
-    path = next(_places_of(raised.given, payload), None)
-    if path is None:
-        return raised
-    outcome = _malformed([Problem(json_path(*path), raised.given, raised.allowed, raised.finding)])
-    outcome.__cause__ = raised
-    return outcome
-
-
-def _malformed(problems: list[Problem]) -> MalformedPayload:
-    words = "".join(f"\n  {each}" for each in problems)
-    return MalformedPayload(f"the payload has {counted(len(problems), 'problem')}:{words}")
-
-
-def _places_of(wanted: object, value: object) -> Iterator[list[str | int]]:
-    """Yield the paths of the members of a JSON value that are equal to `wanted`, or whose key is.
-
-    None and booleans are nowhere: they are too common to tell where they came from.
-    """
-    if wanted is None or isinstance(wanted, bool):
-        return
-    for step, member in _members(value):
-        is_key = isinstance(step, str) and isinstance(wanted, str) and step == wanted
-        if is_key or (type(member) is type(wanted) and member == wanted):
-            yield [step]
-        for path in _places_of(wanted, member):
-            yield [step, *path]
+        raise malformed(problems)
 
 
 def _validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are incomplete
@@ -156,7 +113,25 @@ def _validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are incomple
     keywords = {**_KEYWORDS, **bounded}
     if not re.search(r'"\$(dynamic|recursive)Ref"', json.dumps(schema, default=str, skipkeys=True)):
         keywords["$ref"] = partial(_checked_once, kind.VALIDATORS["$ref"])  # targets depend on nothing else
-    return extend(kind, keywords)(schema, format_checker=formats, registry=EMPTY_REGISTRY)
+    checked = _without_draft(schema)
+    return extend(kind, keywords)(checked, format_checker=formats, registry=EMPTY_REGISTRY)
+
+
+def _without_draft(part: Any) -> Any:
+    """Return a copy without `$schema`, where jsonschema would go on with its own keywords instead of ours."""
+    if isinstance(part, list):
+        return [_without_draft(each) for each in cast("list[object]", part)]
+    if not isinstance(part, dict):
+        return part
+    return {
+        key: member if key in _VALUES else _without_draft(member)
+        for key, member in cast("dict[str, object]", part).items()
+        if key != "$schema" or not isinstance(member, str)
+    }
+
+
+_VALUES = {"const", "enum"}
+"""The keywords for values, which may have a key `$schema` themselves."""
 
 
 _NO_ZONE = re.compile(r"[+-]((2[4-9]|[3-9][0-9])(:?[0-9]{2})?|[0-9]{2}:?[6-9][0-9])$")
@@ -332,7 +307,7 @@ _KEYWORDS = {
 def _hashable(value: object) -> object:
     """Return what is equal for equal values of JSON: those of 1 and 1.0 are, those of 1 and true are not."""
     if isinstance(value, dict):
-        return frozenset((key, _hashable(each)) for key, each in _members(cast("object", value)))
+        return frozenset((key, _hashable(each)) for key, each in members_of(cast("object", value)))
     if isinstance(value, list):
         return tuple(_hashable(each) for each in cast("list[object]", value))
     return type(value) is bool, value
@@ -358,7 +333,7 @@ def _check_parts(schema: Mapping[str, Any], kind: Any, registry: Any) -> None:
         if id(part.contents) in seen:
             continue
         seen.add(id(part.contents))
-        keywords = dict(_members(part.contents))
+        keywords = dict(members_of(part.contents))
         place = paths[id(part.contents)]
         without_effect += ((json_path(*place, key), why) for key, why in _without_effect(keywords, kind))
         for key in keywords.keys() & _REFERENCES & kind.VALIDATORS.keys():
@@ -418,24 +393,18 @@ def _paths(schema: Mapping[str, Any]) -> dict[int, list[str | int]]:
     paths: dict[int, list[str | int]] = {id(schema): []}
     parts: list[object] = [schema]
     for part in parts:  # which grows
-        for step, member in _members(part):
+        for step, member in members_of(part):
             if id(member) not in paths:
                 paths[id(member)] = [*paths[id(part)], step]
                 parts.append(member)
     return paths
 
 
-def _members(value: object) -> Iterable[tuple[str | int, object]]:
-    if isinstance(value, Mapping):
-        return cast("Mapping[str, object]", value).items()
-    return enumerate(cast("list[object]", value)) if isinstance(value, list) else ()
-
-
 def too_deep(payload: object) -> list[Problem]:
     """Return the problem of a payload that has more than 100 levels; else nothing."""
     level = [payload]
     for _ in range(DEEPEST + 1):
-        level = [member for each in level for _, member in _members(each)]
+        level = [member for each in level for _, member in members_of(each)]
         if not level:
             return []
     return [Problem("$", None, f"at most {DEEPEST} levels", "lists and objects are nested too deeply")]

@@ -14,9 +14,9 @@ from taskqueue_client.worker.outcomes import (
     LossReason,
     Outcome,
     outcome_for,
+    outcome_of,
     resolution_of,
 )
-from taskqueue_client.worker.payload import outcome_of
 from taskqueue_client.worker.run.reporting import report_of
 
 TABLE = [

@@ -11,8 +11,8 @@ from jsonschema import ValidationError
 from taskqueue_client._protocol.schemas import json_path
 from taskqueue_client.errors import InvalidArgument, Problem
 from taskqueue_client.worker import payload as payload_module
-from taskqueue_client.worker.outcomes import MalformedPayload
-from taskqueue_client.worker.payload import DEEPEST, MOST, PayloadSchema, outcome_of
+from taskqueue_client.worker.outcomes import MalformedPayload, outcome_of
+from taskqueue_client.worker.payload import DEEPEST, MOST, PayloadSchema
 
 BUILD: dict[str, Any] = {
     "$schema": "http://json-schema.org/draft-07/schema#",
@@ -383,6 +383,40 @@ def test_a_dynamic_reference_is_followed_from_each_way_to_it() -> None:
     assert words(schema, [1]) == []
     an_element: list[int] = []
     assert len(words(schema, [an_element])) == 1
+
+
+DRAFTS = [
+    "http://json-schema.org/draft-04/schema#",
+    "http://json-schema.org/draft-07/schema#",
+    "https://json-schema.org/draft/2020-12/schema",
+]
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_a_schema_that_names_its_draft_is_checked_alike_after_a_reference_to_it(draft: str) -> None:
+    schema = {"$schema": draft, "properties": {"args": {"items": {"$ref": "#"}}}, "pattern": "^a$"}
+    assert words(schema, {"args": ["a", {"args": ["a"]}]}) == []
+    (problem,) = words(schema, {"args": ["a\n"]})
+    assert problem.startswith("$.args[0]: ")
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_a_part_that_names_a_draft_is_checked_as_all_others(draft: str) -> None:
+    part = {"$schema": draft, "pattern": "^a$"}
+    schema = {
+        "$schema": DRAFTS[1],
+        "definitions": {"a": part},
+        "properties": {"a": {"$ref": "#/definitions/a"}},
+    }
+    assert words(schema, {"a": "a"}) == []
+    assert len(words(schema, {"a": "a\n"})) == 1
+
+
+def test_a_value_may_name_a_draft() -> None:
+    value = {"$schema": DRAFTS[1]}
+    schema = {"$schema": DRAFTS[1], "properties": {"$schema": {"const": value}}}
+    assert words(schema, {"$schema": value}) == []
+    assert len(words(schema, {"$schema": {}})) == 1
 
 
 @pytest.mark.parametrize("pattern", ["(", "a{99999999999999999999}"])

@@ -22,10 +22,11 @@ from taskqueue_client.worker.outcomes import (
     InternalError,
     Outcome,
     outcome_for,
+    outcome_of,
     text_of,
     thread_refused,
 )
-from taskqueue_client.worker.payload import check_payload, outcome_of
+from taskqueue_client.worker.payload import check_payload
 from taskqueue_client.worker.threads import DaemonThreads, EventThread, Job, ThreadsafeCalls, watch_loop
 from taskqueue_client.worker.worker_log import UnlockedHandler, log
 
