@@ -102,7 +102,7 @@ def _validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are incomple
     kind = _draft(schema)
     formats = jsonschema.FormatChecker(formats=FORMATS)
     formats.checks("date-time")(_is_date_time)
-    formats.checks("regex", (re.error, OverflowError))(formats.checkers["regex"][0])
+    formats.checks("regex", (re.error, OverflowError, ValueError))(_is_pattern)
     try:
         kind.check_schema(schema, formats)
     except jsonschema.SchemaError as error:
@@ -184,14 +184,19 @@ _PARTS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\$", re.DOTALL)
 
 @lru_cache(maxsize=512)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    r"""Return a pattern whose `$` is the very end (`\Z`), as JSON Schema has it.
+    r"""Return a pattern whose `$` is the very end (`\Z`), and `\d` and `\w` are ASCII, as in JSON Schema.
 
-    For Python, `$` is also before a last newline: a payload could add one to each value.
+    For Python, `$` is also before a last newline: a payload could add one to each value. And `\w` has letters
+    such as `ä`, which other workers refuse.
     """
-    compiled = re.compile(pattern)
+    compiled = re.compile(pattern, re.ASCII)
     if compiled.flags & re.MULTILINE:  # by `(?m)`, where `$` is the end of each line
         return compiled
-    return re.compile(_PARTS.sub(lambda part: r"\Z" if part[0] == "$" else part[0], pattern))
+    return re.compile(_PARTS.sub(lambda part: r"\Z" if part[0] == "$" else part[0], pattern), re.ASCII)
+
+
+def _is_pattern(given: object) -> bool:
+    return not isinstance(given, str) or bool(_compiled(given))
 
 
 def _pattern(_: Any, pattern: str, given: object, __: object) -> Iterator[jsonschema.ValidationError]:

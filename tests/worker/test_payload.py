@@ -419,7 +419,16 @@ def test_a_value_may_name_a_draft() -> None:
     assert len(words(schema, {"$schema": {}})) == 1
 
 
-@pytest.mark.parametrize("pattern", ["(", "a{99999999999999999999}"])
+@pytest.mark.parametrize(("pattern", "given"), [(r"^[\w.]+$", "ä"), (r"^\d+$", "٣"), (r"^a\b", "aä")])
+def test_classes_of_characters_in_a_pattern_are_those_of_json_schema(pattern: str, given: str) -> None:
+    """They are ASCII; for Python, `ä` and the Arabic digit 3 are in them."""
+    is_allowed = pattern.endswith("b")
+    assert (words({"pattern": pattern}, given) == []) == is_allowed
+    assert (words({"patternProperties": {pattern: False}}, {given: 1}) == []) != is_allowed
+    assert words({"pattern": pattern}, "a" if "d" not in pattern else "3") == []
+
+
+@pytest.mark.parametrize("pattern", ["(", "a{99999999999999999999}", "(?u)a"])
 def test_a_pattern_that_python_cannot_read_is_refused(pattern: str) -> None:
     assert words({"format": "regex"}, pattern)[0].endswith('a string in the format "regex"')
     with pytest.raises(InvalidArgument, match=r"payload_schema at \$\.pattern: "):
