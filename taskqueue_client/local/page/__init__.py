@@ -232,7 +232,7 @@ class Page:
         self._access.check_cookie(request)
         if path == "/page/stream" and request.method == "GET":
             return await self._feed.stream(request, _HEADERS)
-        if path.startswith("/page/api/"):
+        if path.startswith("/page/api/queue/"):
             return _private(await self._call(request, path.removeprefix("/page")))
         if (found := _ARTIFACT.fullmatch(path)) and request.method in {"GET", "HEAD"}:
             return await self._artifact(request, unquote(found[1]), int(found[2]), unquote(found[3]))

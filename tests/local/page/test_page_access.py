@@ -117,6 +117,14 @@ def test_a_path_that_cannot_be_decoded_is_refused(
     assert (response.status_code, response.json()["code"]) == (400, "InputError")
 
 
+@pytest.mark.parametrize("path", ["auth/v1/scopes/current", "object/v1/upload/x"])
+def test_the_page_calls_no_other_service_than_the_queue(
+    queue: LocalQueue, session: requests.Session, path: str
+) -> None:
+    response = session.get(f"{queue.root_url}/page/api/{path}", timeout=30)
+    assert (response.status_code, response.json()["code"]) == (404, "ResourceNotFound")
+
+
 @pytest.mark.parametrize("after", ["", "after=0", "after=²", f"after={'9' * 5000}"])
 def test_the_stream_begins_after_whatever_entry_is_named(
     queue: LocalQueue, session: requests.Session, after: str
