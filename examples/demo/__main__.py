@@ -8,6 +8,7 @@ The artifacts and logs go to the directory. The exit status is 0 if all tasks en
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -32,6 +33,13 @@ CONCURRENCY = 2
 PATIENCE = 5.0
 """Seconds that the worker gets to shut down."""
 
+FILES = """
+The files of each task are in {folder}/TASK, such as the log of lint:
+
+  cat {lint}
+
+The worker's own log is {log}."""
+
 DEPLOYMENT = f"""
 With the URL and credentials of a deployment in the environment, the same worker runs tasks there:
 
@@ -50,7 +58,7 @@ Change `taskQueueId` in the file to a task queue of the deployment, and submit t
 
 def main(folder: Path) -> int:
     """Run the demo; return the exit status."""
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 160)
     folder.mkdir(parents=True, exist_ok=True)
     worker = Client("demo-worker", slugid(), [f"queue:claim-work:{TASK_QUEUE}", "queue:worker-id:demo/*"])
     with LocalQueue(clients=[worker]) as local, Queue(local.root_url, local.credentials) as queue:
@@ -64,8 +72,9 @@ def main(folder: Path) -> int:
         every = report.collect(queue, graph, folder)
     console.print()
     report.show(console, every)
-    console.print(f"\nThe logs of the tasks are the files live_backing.log; the worker's own is {log}.")
-    console.print(DEPLOYMENT)
+    files = FILES.format(folder=folder, lint=shlex.quote(str(folder / "lint" / "live_backing.log")), log=log)
+    console.print(files, soft_wrap=True)  # so that paths and commands can be copied
+    console.print(DEPLOYMENT, soft_wrap=True)
     return 0 if all(ended.is_as_expected for ended in every) else 1
 
 
@@ -130,6 +139,7 @@ def look(queue: Queue, graph: Graph, process: subprocess.Popen[bytes], log: Path
 
 
 if __name__ == "__main__":
+    os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"  # the local queue's address
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # end the worker then, too
     try:
         sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE.parents[1] / "build" / "demo"))

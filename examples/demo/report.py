@@ -112,19 +112,12 @@ def _verdict(ended: Ended) -> Text:
 
 
 def _artifacts(every: list[Ended]) -> Table:
-    table = Table("task", "artifact", "bytes", "verified", "file", title="The artifacts of the tasks")
+    table = Table("task", "artifact", "bytes", "verified", title="The artifacts of the tasks")
     table.columns[2].justify = "right"
     for ended in every:
         for download in ended.artifacts:
-            path = str(download.path)
-            is_log = download.name == _LOG
-            table.add_row(
-                ended.name,
-                download.name,
-                str(download.size),
-                _hash(download),
-                Text(path, "bold" if is_log else ""),
-            )
+            name = Text(download.name, "bold" if download.name == _LOG else "")
+            table.add_row(ended.name, name, str(download.size), _hash(download))
     return table
 
 

@@ -28,13 +28,18 @@ COMMAND = [sys.executable, "-m", "examples.demo"]
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """The output without a terminal, for somebody who is signed in to a deployment; and the directory."""
-    folder = tmp_path_factory.mktemp("demo")
+    """The output without a terminal, behind a proxy, with a deployment's credentials; and the directory."""
+    folder = tmp_path_factory.mktemp("the [demo]")
     signed_in = {"TASKCLUSTER_CERTIFICATE": "{}", "TASKCLUSTER_PROXY_URL": "http://127.0.0.1:1"}
+    proxy = {
+        "HTTP_PROXY": "http://127.0.0.1:1",
+        "http_proxy": "http://127.0.0.1:1",
+        "NO_PROXY": "example.com",
+    }
     completed = subprocess.run(
         [*COMMAND, folder],
         cwd=ROOT,
-        env=os.environ | signed_in,
+        env=os.environ | signed_in | proxy,
         capture_output=True,
         text=True,
         check=False,
@@ -68,19 +73,18 @@ def test_the_artifacts_are_where_it_says_and_have_the_hash_that_it_shows(shown: 
     output, folder = shown
     package = folder / "package" / "words.pyz"
     digest = hashlib.sha256(package.read_bytes()).hexdigest()[:16]
-    assert row(
-        output, "package", "public/words.pyz", str(package.stat().st_size), f"sha256:{digest}…", str(package)
-    )
+    assert row(output, "package", "public/words.pyz", str(package.stat().st_size), f"sha256:{digest}…")
+    assert f" in {folder}/TASK," in output
     assert "words/cli.py" in zipfile.ZipFile(package).namelist()
 
 
 def test_the_logs_are_where_it_says(shown: tuple[str, Path]) -> None:
     output, folder = shown
     for name in ("fetch", "lint", "test", "package", "publish"):
-        log = folder / name / "live_backing.log"
-        assert str(log) in output
-        assert log.stat().st_size > 0
-    assert "let the user choose" in (folder / "lint" / "live_backing.log").read_text()
+        assert (folder / name / "live_backing.log").stat().st_size > 0
+    [shown_command] = re.findall(r"^ +(cat .*)$", output, re.MULTILINE)
+    log = subprocess.run(shown_command, shell=True, capture_output=True, text=True, check=True)
+    assert "let the user choose" in log.stdout
     assert "ended: completed" in (folder / "worker.log").read_text()
 
 
@@ -109,18 +113,32 @@ def test_the_live_table_judges_a_task_only_when_it_is_resolved(local_queue: Loca
     assert not re.search("NO|yes|not scheduled", capture.get())
 
 
-def test_on_a_terminal_the_cursor_comes_back(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def shown_in_80_columns(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("a-directory-with-a-name-that-is-much-too-long-for-a-column")
     reader, terminal = os.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "50"}
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "50"}
     with subprocess.Popen(
-        [*COMMAND, tmp_path], cwd=ROOT, stdout=terminal, stderr=terminal, env=environment
+        [*COMMAND, folder], cwd=ROOT, stdout=terminal, stderr=terminal, env=environment
     ) as process:
         os.close(terminal)
         output = Terminal(reader).read_all()
         assert process.wait(120) == 0
     os.close(reader)
-    assert "\x1b[?25l" in output
-    assert output.rindex("\x1b[?25h") > output.rindex("\x1b[?25l")
+    return output
+
+
+def test_on_a_terminal_the_cursor_comes_back(shown_in_80_columns: str) -> None:
+    assert "\x1b[?25l" in shown_in_80_columns
+    assert shown_in_80_columns.rindex("\x1b[?25h") > shown_in_80_columns.rindex("\x1b[?25l")
+
+
+def test_80_columns_are_enough_for_names_hashes_paths_and_commands(shown_in_80_columns: str) -> None:
+    output = re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", shown_in_80_columns)
+    assert row(output, "fetch", "public/logs/live_backing.log")
+    assert re.search(r"│ public/words.pyz +│ +\d+ │ sha256:[0-9a-f]{16}… │", output)
+    assert re.search(r"^ +cat /\S+/lint/live_backing.log$", output.replace("\r", ""), re.MULTILINE)
+    assert "--worker-group GROUP --worker-id ID" in output
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
