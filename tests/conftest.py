@@ -35,6 +35,10 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.environ.pop("PYTHONUNBUFFERED", None)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+_PROXY_VARIABLES = {"http_proxy", "https_proxy", "all_proxy"}
+_PROXIES = {name: os.environ.pop(name) for name in list(os.environ) if name.lower() in _PROXY_VARIABLES}
+"""The proxies of this machine, which cannot reach servers of the tests; npm needs them."""
+
 LONGEST = (
     "tests/types/test_types.py",
     "tests/campaign/test_campaign.py",
@@ -157,7 +161,8 @@ def node_modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("javascript")
     command = ["npm", "install", "--no-audit", "--no-fund", "taskcluster-client@55"]
     try:
-        subprocess.run(command, cwd=directory, check=True, capture_output=True, timeout=180)
+        environment = os.environ | _PROXIES
+        subprocess.run(command, cwd=directory, env=environment, check=True, capture_output=True, timeout=180)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         if os.environ.get("TASKQUEUE_REQUIRE_NODE") == "1":
             raise

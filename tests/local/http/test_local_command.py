@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -67,6 +68,25 @@ def test_a_script_reads_its_settings_as_the_help_says(tmp_path: Path) -> None:
     words = done.stdout.split()
     assert words[0].startswith("http://127.0.0.1:")
     assert words[1:] == ["me", "it's", "0", "unset", "unset"]
+
+
+def test_behind_a_proxy_its_settings_let_clients_bypass_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("NO_PROXY", "example.com")
+    with running("local") as process:
+        assert process.stdout is not None
+        settings = takewhile(lambda line: not line.startswith("# page"), process.stdout)
+        (tmp_path / "env.sh").write_text("".join(settings))
+        doctor = f'. ./env.sh; echo "$NO_PROXY $no_proxy"; {shlex.join(_COMMAND[:-1])} doctor'
+        done = subprocess.run(
+            ["sh", "-c", doctor], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
+    assert done.stdout.startswith("example.com,127.0.0.1 example.com,127.0.0.1\n")
+    assert "service: the Queue responds" in done.stdout
+    with running("local", "--json", "--host", "localhost") as process:
+        assert _settings(process)["NO_PROXY"] == "example.com,localhost"
 
 
 def test_it_responds_as_soon_as_it_has_printed_one_line_of_json() -> None:
