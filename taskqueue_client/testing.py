@@ -81,11 +81,14 @@ class TaskRunner(Protocol):
 
 
 @pytest.fixture
-def local_queue() -> Iterator[LocalQueue]:
+def local_queue(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalQueue]:
     """A queue in memory, on a free port of this machine and on a clock that the test can move."""
-    from .local import LocalQueue  # noqa: PLC0415 - imported only by tests that need a queue
+    from ._transport.network import bypassing_proxies  # noqa: PLC0415 - only for tests that need a queue
+    from .local import LocalQueue  # noqa: PLC0415 - as above
 
     with LocalQueue() as local:
+        for name, hosts in bypassing_proxies(local.root_url).items():
+            monkeypatch.setenv(name, hosts)
         yield local
 
 

@@ -166,6 +166,19 @@ def _environment_proxy(origin: str) -> Proxy | None:
     return Proxy(f"{parts.scheme}://{host}", unquote(userinfo))
 
 
+def bypassing_proxies(url: str) -> dict[str, str]:
+    """Return the variables with which clients call a server of this machine directly, if there is a proxy."""
+    if not getproxies():
+        return {}
+    from requests.utils import get_environ_proxies, select_proxy  # noqa: PLC0415 - costs 50 ms
+
+    if not select_proxy(url, get_environ_proxies(url)):
+        return {}
+    others = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")  # as requests reads them
+    hosts = ",".join(filter(None, [others, urlsplit(url).hostname]))
+    return {"NO_PROXY": hosts, "no_proxy": hosts}
+
+
 def proxy_variable(url: str) -> str:
     """Return the variable that names the proxy for a URL, for an error message."""
     scheme = url.partition(":")[0]

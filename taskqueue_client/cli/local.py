@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shlex
 import signal
 import sqlite3
@@ -12,13 +11,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 import click
 import msgspec
 from msgspec.structs import astuple
 
+from taskqueue_client._transport.network import bypassing_proxies
 from taskqueue_client.clock import MovableMachineClock
 from taskqueue_client.local import OBJECT_METHODS, PUBLIC_SCOPES, Client, LocalQueue
 
@@ -193,23 +191,10 @@ def _print_settings(local: LocalQueue, *, as_json: bool) -> None:
         "TASKCLUSTER_ROOT_URL": local.root_url,
         "TASKCLUSTER_CLIENT_ID": local.client_id,
         "TASKCLUSTER_ACCESS_TOKEN": local.access_token,
-        **_bypassing_proxies(local.root_url),
+        **bypassing_proxies(local.root_url),
     }
     page = {"page": local.page_url} if local.page_url else {}
     comments = [f"# {name}: {url}" for name, url in page.items()]
     others = "unset TASKCLUSTER_CERTIFICATE TASKCLUSTER_PROXY_URL"  # of a deployment: they would be used, too
     exports = [f"export {name}={shlex.quote(value)}" for name, value in settings.items()]
     click.echo(json.dumps(settings | page) if as_json else "\n".join([*exports, others, *comments]))
-
-
-def _bypassing_proxies(root_url: str) -> dict[str, str]:
-    """Return the variables with which clients bypass a proxy of the environment, if there is one."""
-    if not getproxies():
-        return {}
-    from requests.utils import get_environ_proxies, select_proxy  # noqa: PLC0415 - costs 50 ms
-
-    if not select_proxy(root_url, get_environ_proxies(root_url)):
-        return {}
-    others = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")  # as requests reads them
-    hosts = ",".join(filter(None, [others, urlsplit(root_url).hostname]))
-    return {"NO_PROXY": hosts, "no_proxy": hosts}

@@ -443,6 +443,28 @@ def test_the_plugin_does_not_import_the_worker_before_it_is_used() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+BEHIND_A_PROXY = """
+import taskqueue_client
+
+class Good(taskqueue_client.WorkerLoop):
+    def run_task(self, task):
+        task.upload_artifact("public/good.txt", text="good")
+
+def test_it(queue, run_worker):
+    assert run_worker(Good, {}).artifacts == {"public/good.txt": b"good"}
+    assert list(queue.iter_task_queues()) != []
+"""
+
+
+def test_the_fixtures_work_behind_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "example.com")
+    (tmp_path / "test_behind_a_proxy.py").write_text(BEHIND_A_PROXY)
+    command = [sys.executable, "-m", "pytest", "-q", "test_behind_a_proxy.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert "1 passed" in done.stdout
+
+
 class Sometimes(WorkerLoop):
     """Leaves a retry."""
 
