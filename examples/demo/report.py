@@ -59,10 +59,13 @@ class Ended:
 
 def show_progress(console: Console, snapshots: Iterable[list[TaskAndStatus]]) -> None:
     """Show the states of the tasks on a terminal while they change."""
-    with Live(console=console, transient=True) as live:
-        for members in snapshots:
-            tasks = [Ended(each, []) for each in members]
-            live.update(_outcomes(tasks, "The tasks", are_over=False), refresh=True)
+    try:
+        with Live(console=console, transient=True) as live:
+            for members in snapshots:
+                tasks = [Ended(each, []) for each in members]
+                live.update(_outcomes(tasks, "The tasks", are_over=False), refresh=True)
+    finally:
+        console.show_cursor()  # Ctrl-C while `Live` starts leaves the cursor hidden
 
 
 def collect(queue: Queue, graph: Graph, folder: Path) -> list[Ended]:

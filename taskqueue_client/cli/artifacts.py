@@ -126,8 +126,12 @@ def get(
         click.echo(f"task {task_id} has no artifacts with content", err=True)
     bars = _bars(hidden=as_json)
     downloads = map(partial(_download, client, bars, task_id, run_id, folder), chosen)
-    with bars or nullcontext():
-        results = asyncio.run(_performed(client, Together(downloads, concurrency)))
+    try:
+        with bars or nullcontext():
+            results = asyncio.run(_performed(client, Together(downloads, concurrency)))
+    finally:
+        if bars is not None:
+            bars.console.show_cursor()  # Ctrl-C while the bars start leaves the cursor hidden
     for name, result in zip(chosen, results, strict=True):
         _print(name, result, as_json=as_json)
     ctx.exit(ExitStatus.NOT_COMPLETED if any(isinstance(each, str) for each in results) else ExitStatus.DONE)

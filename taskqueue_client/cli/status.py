@@ -293,9 +293,12 @@ def _show_live(snapshots: Iterator[_Snapshot]) -> list[TaskAndStatus]:
     def render() -> RenderableType:
         return progress(*latest, output.height - _RESERVED_LINES)
 
-    with Live(console=output, get_renderable=render) as live:
-        for latest in snapshots:  # noqa: B007 - `render` shows it, also between snapshots
-            live.refresh()
+    try:
+        with Live(console=output, get_renderable=render) as live:
+            for latest in snapshots:  # noqa: B007 - `render` shows it, also between snapshots
+                live.refresh()
+    finally:
+        output.show_cursor()  # Ctrl-C while `Live` starts leaves the cursor hidden
     return latest[0]
 
 

@@ -7,6 +7,8 @@ import pickle
 import pty
 import re
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,6 +18,7 @@ from taskqueue_client import Queue
 from taskqueue_client.cli.output import TerminalFilter
 from taskqueue_client.definitions import from_now
 from tests.cli.command import COMMAND
+from tests.cli.terminal import Terminal
 
 pytestmark = pytest.mark.usefixtures("deployment")
 
@@ -81,6 +84,39 @@ def test_only_colors_of_any_log_are_shown_however_it_is_cut_into_blocks(blocks: 
     assert shown == TerminalFilter().filtered(b"".join(blocks))
     rest = re.sub(rb"\x1b\[[0-9;:]*m", b"", shown)
     assert not re.search(rb"\x1b|\xc2\x9b|[\x07\x18]", rest)
+
+
+INTERRUPTED = """
+import sys, threading
+from rich import live
+
+class Interrupted(live._RefreshThread):
+    def start(self):
+        raise KeyboardInterrupt
+
+live._RefreshThread = Interrupted
+from taskqueue_client.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("command", [["watch"], ["artifacts", "get"]])
+def test_the_cursor_comes_back_if_ctrl_c_comes_while_a_display_starts(
+    command: list[str], running: tuple[str, Queue], tmp_path: Path
+) -> None:
+    reader, terminal = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, *command, running[0]],
+        stdout=terminal,
+        stderr=terminal,
+        cwd=tmp_path,
+        env={**os.environ, "TERM": "xterm"},
+    ) as process:
+        os.close(terminal)
+        output = Terminal(reader).read_all()
+        assert process.wait(60) == 130
+    os.close(reader)
+    assert re.findall(r"\x1b\[\?25[hl]", output) == ["\x1b[?25l", "\x1b[?25h"]
 
 
 LOG = b"one " + RED + CLIPBOARD + b"\x1b[2Jtwo\n"

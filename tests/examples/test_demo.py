@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import zipfile
 from pathlib import Path
 
@@ -139,6 +140,20 @@ def test_80_columns_are_enough_for_names_hashes_paths_and_commands(shown_in_80_c
     assert re.search(r"│ public/words.pyz +│ +\d+ │ sha256:[0-9a-f]{16}… │", output)
     assert re.search(r"^ +cat /\S+/lint/live_backing.log$", output.replace("\r", ""), re.MULTILINE)
     assert "--worker-group GROUP --worker-id ID" in output
+
+
+def test_the_cursor_comes_back_if_ctrl_c_comes_while_the_live_table_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    console = Console(force_terminal=True, width=120, height=50)
+
+    def interrupted(_: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with console.capture() as capture, pytest.raises(KeyboardInterrupt):
+        report.show_progress(console, [])
+    assert re.findall(r"\x1b\[\?25[hl]", capture.get()) == ["\x1b[?25l", "\x1b[?25h"]
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
