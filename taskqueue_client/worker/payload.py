@@ -102,7 +102,7 @@ def _validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are incomple
     kind = _draft(schema)
     formats = jsonschema.FormatChecker(formats=FORMATS)
     formats.checks("date-time")(_is_date_time)
-    formats.checks("regex", (re.error, OverflowError, ValueError))(_is_pattern)
+    formats.checks("regex")(_is_pattern)
     try:
         kind.check_schema(schema, formats)
     except jsonschema.SchemaError as error:
@@ -154,11 +154,14 @@ def _draft(schema: Mapping[str, Any]) -> Any:
     find: Any = jsonschema.validators.validator_for
     default: Any = None if "$schema" in schema else jsonschema.Draft202012Validator
     kind = find(schema, default=default) if isinstance(named, str) else default
-    if kind is None:
+    if kind in {
+        None,
+        jsonschema.Draft3Validator,
+    }:  # which nobody uses, and which describes keys in other ways
         raise _wrong_schema(
             ["$schema"],
             named,
-            "the URI of a draft, such as http://json-schema.org/draft-07/schema# or "
+            "the URI of draft 4 or a later one, such as http://json-schema.org/draft-07/schema# or "
             "https://json-schema.org/draft/2020-12/schema; or no such key, which stands for the latter",
         )
     return kind
@@ -196,7 +199,10 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _is_pattern(given: object) -> bool:
-    return not isinstance(given, str) or bool(_compiled(given))
+    """Return whether a value is accepted by the format `regex`, which concerns text only."""
+    with suppress(re.error, OverflowError, ValueError):
+        return not isinstance(given, str) or bool(_compiled(given))
+    return False
 
 
 def _pattern(_: Any, pattern: str, given: object, __: object) -> Iterator[jsonschema.ValidationError]:
@@ -325,7 +331,7 @@ def _wrong_schema(
 
 
 def _check_parts(schema: Mapping[str, Any], kind: Any, registry: Any) -> None:
-    """Refuse references without target, and log keywords that have no effect."""
+    """Refuse references without target and unreadable patterns, and log keywords that have no effect."""
     from referencing.exceptions import Unresolvable  # noqa: PLC0415 - as above
     from referencing.jsonschema import specification_with  # noqa: PLC0415 - as above
 
@@ -338,8 +344,10 @@ def _check_parts(schema: Mapping[str, Any], kind: Any, registry: Any) -> None:
         if id(part.contents) in seen:
             continue
         seen.add(id(part.contents))
-        keywords = dict(members_of(part.contents))
+        keywords: dict[Any, Any] = dict(members_of(part.contents))
         place = paths[id(part.contents)]
+        for wrong in itertools.filterfalse(_is_pattern, keywords.get("patternProperties", ())):
+            raise _wrong_schema([*place, "patternProperties"], wrong, "a regular expression of Python")
         without_effect += ((json_path(*place, key), why) for key, why in _without_effect(keywords, kind))
         for key in keywords.keys() & _REFERENCES & kind.VALIDATORS.keys():
             target = None
@@ -474,7 +482,7 @@ def _allowed(error: jsonschema.ValidationError) -> str:
 
 def _alternatives(errors: Iterable[jsonschema.ValidationError]) -> str:
     """Return the problems of each alternative as text."""
-    by_number = itertools.groupby(errors, key=lambda error: error.schema_path[0])
+    by_number = itertools.groupby(errors, key=lambda error: [*error.schema_path][:1])  # none for `false`
     return " | ".join(
         "; ".join(
             f"{each.path}: {each.allowed or each.finding}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, ClassVar
 
 import pytest
@@ -170,7 +171,8 @@ def test_the_draft_is_the_one_that_the_schema_names() -> None:
 def test_an_unknown_draft_is_refused_as_its_keywords_might_be_ignored(draft: object) -> None:
     with pytest.raises(InvalidArgument) as caught:
         PayloadSchema({"$schema": draft, "dependencies": {"a": ["b"]}})
-    words = f"payload_schema at $['$schema']: {draft!r} is not valid; expected the URI of a draft, such as http://json-"
+    allowed = "the URI of draft 4 or a later one, such as http://json-"
+    words = f"payload_schema at $['$schema']: {draft!r} is not valid; expected {allowed}"
     assert str(caught.value).startswith(words)
 
 
@@ -417,6 +419,29 @@ def test_a_value_may_name_a_draft() -> None:
     schema = {"$schema": DRAFTS[1], "properties": {"$schema": {"const": value}}}
     assert words(schema, {"$schema": value}) == []
     assert len(words(schema, {"$schema": {}})) == 1
+
+
+@pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
+def test_alternatives_may_allow_nothing(keyword: str) -> None:
+    assert words({keyword: [False, {"type": "string"}]}, "a") == []
+    (problem,) = words({keyword: [False, {"type": "string"}]}, 1)
+    assert (
+        'one of the alternatives: $: False schema does not allow 1 | $: a value of type "string"' in problem
+    )
+
+
+def test_draft_3_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="expected the URI of draft 4 or a later one"):
+        PayloadSchema({"$schema": "http://json-schema.org/draft-03/schema#"})
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_a_pattern_of_keys_that_python_cannot_read_is_refused(draft: str) -> None:
+    keys: dict[str, Any] = {r"\p{L}": {}}
+    schema: dict[str, Any] = {"$schema": draft, "properties": {"a": {"patternProperties": keys}}}
+    place = re.escape("payload_schema at $.properties.a.patternProperties: ")
+    with pytest.raises(InvalidArgument, match=place):
+        PayloadSchema(schema)
 
 
 @pytest.mark.parametrize(("pattern", "given"), [(r"^[\w.]+$", "ä"), (r"^\d+$", "٣"), (r"^a\b", "aä")])
