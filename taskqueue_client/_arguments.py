@@ -113,7 +113,7 @@ def encoded(argument: str, given: str) -> bytes:
 
 def printable(text: str) -> str:
     """Return a text from a task in one line, without characters that control the terminal."""
-    return "".join(map(_printable, text))
+    return text if text.isprintable() else "".join(map(_printable, text))
 
 
 def _printable(character: str) -> str:

@@ -178,7 +178,7 @@ class StandardErrorLog(logging.Handler):
         except Exception:  # noqa: BLE001 - as in logging's handlers: the program goes on after a bad message
             self.handleError(record)
             return True
-        content = rest = text.encode(self._encoding, "backslashreplace")
+        content = rest = memoryview(text.encode(self._encoding, "backslashreplace"))  # no copies
         until = time.monotonic() + (0 if self._dropped else self._patience)
         with suppress(OSError):  # the reader is gone, or the disk is full
             while rest and is_read(self._file, until):

@@ -69,6 +69,13 @@ def pipe() -> Iterator[Pipe]:
     pipe.close()
 
 
+@pytest.mark.timeout(60)  # the rest of the record was copied for each 4 kB, which takes minutes
+def test_a_record_of_many_megabytes_is_written_at_once() -> None:
+    with open("/dev/null", "wb") as null:  # noqa: PTH123 - a device
+        written = StandardErrorLog(null.fileno(), "utf-8")
+        written.handle(logging.makeLogRecord({"msg": "x" * 100_000_000}))
+
+
 def test_lines_are_written_in_the_encoding_of_standard_error(pipe: Pipe) -> None:
     pipe.log("grüße \udcff")
     assert pipe.read() == "gr\\xfc\\xdfe \\udcff\n"
