@@ -189,6 +189,22 @@ class TestReclaiming:
             await wait_until(lambda: not run.has_claim)
         assert "not scheduled, for example because the process was suspended" in caplog.text
 
+    async def test_the_log_says_when_a_run_is_reclaimed_after_failed_attempts(
+        self,
+        world: World,
+        clock: PassingClock,
+        told: Told,
+        queue: AsyncQueue,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        caplog.set_level(logging.INFO)
+        run = await claimed(world, queue, clock)
+        fail(world, "queue.reclaimTask", times=2)
+        async with reclaiming(run, told, clock) as wait_until:
+            await wait_until(lambda: told.reclaims.qsize() >= 3)
+        recovered = [each for each in caplog.messages if each.startswith("reclaimed ")]
+        assert recovered == [f"reclaimed {run} after 2 failed attempts"]
+
     async def test_a_refused_reclaim_is_reported_and_ends_the_attempts(
         self, world: World, clock: PassingClock, queue: AsyncQueue, requests: list[Request]
     ) -> None:
@@ -540,6 +556,23 @@ class TestClaiming:
         nominal = [1, 2, 4, 8, 16, 32, 60, 60, 60, 60, 60, 60]
         assert is_spread_around(waits, [float(each) for each in nominal], 0.5)
         assert len({round(wait / middle, 6) for wait, middle in zip(waits, nominal, strict=True)}) > 6
+
+    async def test_the_log_says_once_when_claim_requests_succeed_again(
+        self,
+        queue: AsyncQueue,
+        told: Told,
+        clock: PassingClock,
+        caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        caplog.set_level(logging.INFO)
+        monkeypatch.setattr(f"{Claiming.__module__}.random", lambda: 0.5)
+        source = Recovering(failures=3)
+        async with self.claiming(queue, told, clock, source=source) as (claiming, _):
+            await holds(lambda: source.calls > 1)
+            assert claiming.has_claimed
+        recovered = [each for each in caplog.messages if "again" in each]
+        assert recovered == ["claim requests succeed again, after 3 failed attempts in 7 s"]
 
     @pytest.mark.parametrize(("chance", "pauses"), [(0.0, [0.5, 1, 2]), (1.0, [1.5, 3, 6])])
     async def test_the_pauses_between_claim_requests_are_spread_by_half_to_both_sides(

@@ -18,7 +18,7 @@ from taskqueue_client.clock import Clock
 from taskqueue_client.models import ClaimWorkResponse, TaskClaim
 from taskqueue_client.worker.config import WorkerIdentity
 from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Tracing
-from taskqueue_client.worker.worker_log import log
+from taskqueue_client.worker.worker_log import counted, log
 
 from .claimed_run import KeeperEvents
 
@@ -274,7 +274,10 @@ class Claiming:
     def _note(self, claims: Sequence[TaskClaim]) -> None:
         if self._failures:
             self._recovered = self._clock.monotonic()
-            self._outage = min(self.seconds_without_response() or 0.0, OUTAGE_MOST)
+            lasted = self.seconds_without_response() or 0.0
+            self._outage = min(lasted, OUTAGE_MOST)
+            attempts = counted(self._failures, "failed attempt")
+            log.info("claim requests succeed again, after %s in %.0f s", attempts, lasted)
         self.has_claimed, self._failures, self._is_refused, self.failure = True, 0, False, None
         self._due_since = None
         self._free -= len(claims)

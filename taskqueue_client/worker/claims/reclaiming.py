@@ -146,6 +146,8 @@ class Reclaiming:
                 left = run.lease.left(self._clock.monotonic())
                 await self._clock.sleep_async(min(retry_in(failures, left, random()), left))  # noqa: S311 - as above
             else:
+                if failures and run.state is ClaimState.CLAIMED:
+                    log.info("reclaimed %s after %s", run, counted(failures, "failed attempt"))
                 return
 
 
