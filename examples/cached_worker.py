@@ -4,24 +4,23 @@ r"""A worker with caches that tasks share, protected by scopes, and with a grace
         --task-queue-id proj/linux --worker-group here --worker-id one
 
 A task that wants the cache `cargo` needs the scope `example-worker:cache:cargo`: anybody who could write to
-another project's cache could change what it builds.
+another project's cache could change what it builds. Workers of one machine can share the caches.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
-import threading
-from collections import defaultdict
 from collections.abc import Generator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from taskqueue_client import MalformedPayload, TaskRun, WorkerLoop, missing_scopes
 
 SCOPE = "example-worker:cache:"
 NAME = "^[a-z0-9][a-z0-9-]*$"
-IN_USE: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
 
 PAYLOAD = {
@@ -38,6 +37,15 @@ PAYLOAD = {
         },
     },
 }
+
+
+def is_locked(file: IO[str]) -> bool:
+    """Lock a file, also against other processes, and return True, unless it is locked already."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class CachedWorker(WorkerLoop):
@@ -69,25 +77,33 @@ class CachedWorker(WorkerLoop):
         """Link a cache into the work directory, for one task at a time; remove the cache unless it succeeds.
 
         A task that is canceled, or stopped because the worker shuts down, does not succeed: `run_command`
-        raises the reason when its processes have ended.
+        raises the reason when its processes have ended. In use, the cache has another name, so that nobody
+        uses what a task has left whose worker was killed.
         """
-        cache, lock = self.caches / name, IN_USE[name]
-        while not lock.acquire(timeout=1):
-            task.canceled.check()
-        try:
-            cache.mkdir(parents=True, exist_ok=True)
-            directory.symlink_to(cache, target_is_directory=True)
+        cache, in_use = self.caches / name, self.caches / f"{name}.in-use"
+        self.caches.mkdir(parents=True, exist_ok=True)
+        with (self.caches / f"{name}.lock").open("w") as lock:  # the end of a process unlocks it
+            while not is_locked(lock):
+                task.canceled.wait(1)
+                task.canceled.check()
+            shutil.rmtree(in_use, ignore_errors=True)
+            if cache.exists():
+                cache.rename(in_use)
+            else:
+                in_use.mkdir()
+            directory.symlink_to(in_use, target_is_directory=True)
             task.log.info("cache %s is at %s", name, directory.name)
-            yield
-        except BaseException:
-            task.log.info("cache %s is removed, as the task did not succeed", name)
             try:
-                shutil.rmtree(cache)
-            except OSError as error:  # the task's own end counts more
-                task.log.warning("cache %s cannot be removed: %s", name, error)
-            raise
-        finally:
-            lock.release()
+                yield
+            except BaseException:
+                task.log.info("cache %s is removed, as the task did not succeed", name)
+                try:
+                    shutil.rmtree(in_use)
+                except OSError as error:  # the task's own end counts more
+                    task.log.warning("cache %s cannot be removed: %s", name, error)
+                raise
+            with suppress(FileNotFoundError):  # the task has removed it
+                in_use.rename(cache)
 
     def termination_notice(self) -> float | None:
         """Return the two minutes that many clouds give to a spot machine, once there is a notice."""

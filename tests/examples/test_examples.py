@@ -227,6 +227,67 @@ def test_a_cache_that_cannot_be_removed_does_not_hide_why_the_task_failed(
     assert "cache cargo cannot be removed: [Errno 2]" in result.log
 
 
+CACHED = """
+import fcntl, sys
+
+from examples.cached_worker import CachedWorker
+from taskqueue_client.testing import run_handler
+
+lock = fcntl.flock
+
+
+def noted(file, *arguments):
+    try:
+        lock(file, *arguments)
+    except BlockingIOError:
+        if str(getattr(file, "name", "")).endswith("/cargo.lock"):
+            print("waits", flush=True)
+        raise
+
+
+fcntl.flock = noted
+payload = {"command": ["sh", "-c", sys.argv[1]], "caches": {"cargo": "it"}}
+print(run_handler(CachedWorker, payload, scopes=["example-worker:cache:*"]).outcome)
+"""
+
+
+def cached(command: str) -> subprocess.Popen[str]:
+    """Start a process that runs a command with a cache."""
+    return subprocess.Popen(
+        [sys.executable, "-c", CACHED, command], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_what_a_killed_worker_has_left_in_a_cache_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXAMPLE_CACHES", str(tmp_path))
+    with cached("echo whole > it/file") as process:
+        assert process.communicate(timeout=120)[0] == "completed\n"
+    with cached("echo half > it/file; kill -9 $PPID") as process:
+        assert process.wait(120) == -signal.SIGKILL
+    with cached("! test -e it/file && echo new > it/file") as process:
+        assert process.communicate(timeout=120)[0] == "completed\n"
+    assert (tmp_path / "cargo" / "file").read_text() == "new\n"
+
+
+def test_a_cache_is_used_by_one_worker_of_a_machine_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXAMPLE_CACHES", str(tmp_path / "caches"))
+    begun, go_on = tmp_path / "begun", tmp_path / "go-on"
+    subprocess.run(["mkfifo", begun, go_on], check=True)
+    with cached(f"echo > {begun}; cat {go_on}; echo first >> it/log") as first:
+        begun.read_text()
+        with cached("echo second >> it/log") as second:
+            assert second.stdout is not None
+            waits = second.stdout.readline()
+            go_on.write_text("")
+            assert second.wait(120) == first.wait(120) == 0
+    assert waits == "waits\n"
+    assert (tmp_path / "caches" / "cargo" / "log").read_text() == "first\nsecond\n"
+
+
 def test_a_worker_that_shuts_down_reports_it_and_removes_incomplete_caches(
     working: Working,
     create: Create,
