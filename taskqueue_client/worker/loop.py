@@ -344,7 +344,10 @@ class WorkerLoop(ABC):
                 session = self.__session = Session(self, self.__credentials, schema_of(self))
             if self.runner is not None:
                 self.__listen(self.runner)
-            if not self.__shutdown_requested:
+            if self.__shutdown_requested:
+                who = (self.config.worker_group, self.config.worker_id)
+                log.info("worker %s/%s does not start: shutdown() was called before", *who)
+            else:
                 await session.run(last)
         finally:
             with self.__lock:

@@ -182,6 +182,16 @@ def test_a_worker_runs_again_when_it_has_ended(world: World) -> None:
         assert reasons(world, task_id) == ["completed"]
 
 
+def test_a_worker_that_was_shut_down_before_its_start_says_why_it_ends_at_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    worker = worker_for(world, lambda _: None)
+    worker.shutdown()
+    worker.serve()
+    assert caplog.messages == ["worker group/worker does not start: shutdown() was called before"]
+
+
 @pytest.mark.parametrize(
     ("argument", "given"),
     [("config_file", 5), ("config_file", []), ("pulse", "amqp://u:s3cret@h"), ("pulse", {}), ("clock", "x"),
