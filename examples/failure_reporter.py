@@ -10,9 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 
 import aiohttp
+from tenacity import AsyncRetrying, before_sleep_log, retry_if_exception, wait_exponential
+from tenacity.wait import wait_base
 
 from taskqueue_client import AsyncQueue, TaskQueueError
 from taskqueue_client.errors import ResourceNotFound
@@ -21,10 +24,21 @@ from taskqueue_client.models import TaskStatus
 from taskqueue_client.models.messages import TaskMessage
 
 LOG = "public/logs/live_backing.log"
+TRANSIENT = {408, 429, *range(500, 600)}
+LOGGER = logging.getLogger(__name__)
+
+
+def may_pass(error: BaseException) -> bool:
+    """Return whether a webhook may accept a report later."""
+    if isinstance(error, aiohttp.ClientResponseError):
+        return error.status in TRANSIENT
+    return isinstance(error, (aiohttp.ClientError, TimeoutError))
 
 
 class FailureReporter:
     """Reports each failed run once, as long as the program runs."""
+
+    wait: wait_base = wait_exponential(max=60)  # between attempts to reach the webhook, in seconds
 
     def __init__(self, queue: AsyncQueue, session: aiohttp.ClientSession, webhook: str) -> None:
         self._queue = queue
@@ -65,10 +79,18 @@ class FailureReporter:
         run = (status.task_id, len(status.runs) - 1)
         async with self._lock:
             if run not in self._reported:
-                report = {"taskId": run[0], "runId": run[1], "log": await self._last_lines(*run)}
+                await self._post({"taskId": run[0], "runId": run[1], "log": await self._last_lines(*run)})
+                self._reported.add(run)
+
+    async def _post(self, report: Mapping[str, object]) -> None:
+        """Post a report, and retry in an outage, as a message is dropped if its handler fails twice."""
+        log = before_sleep_log(LOGGER, logging.WARNING)
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception(may_pass), wait=self.wait, before_sleep=log, reraise=True
+        ):
+            with attempt:
                 async with self._session.post(self._webhook, json=report) as response:
                     response.raise_for_status()
-                self._reported.add(run)
 
     async def _last_lines(self, task_id: str, run_id: int) -> list[str]:
         tail = b""

@@ -6,8 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from aiohttp import ClientSession, web
+from aiohttp import ClientResponseError, ClientSession, web
 from aiohttp.test_utils import TestServer
+from tenacity import wait_none
 
 from examples.failure_reporter import FailureReporter
 from taskqueue_client import AsyncQueue, LocalQueue, Queue, TaskDefinition, TaskRun, WorkerLoop, slugid
@@ -36,14 +37,17 @@ def fail(local: LocalQueue, definition: TaskDefinition) -> str:
     return task_id
 
 
-async def test_each_failed_task_is_reported_once(
+async def test_each_failed_task_is_reported_once_also_after_an_outage_of_the_webhook(
     task_factory: TaskFactory, broker_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = slugid()
     monkeypatch.setenv("PULSE_URL", broker_url)
     received: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    outage = [503, 429, 503, 408]
 
     async def webhook(request: web.Request) -> web.Response:
+        if outage:
+            return web.Response(status=outage.pop())
         received.put_nowait(await request.json())
         return web.Response()
 
@@ -60,6 +64,7 @@ async def test_each_failed_task_is_reported_once(
             ClientSession() as session,
         ):
             reporter = FailureReporter(queue, session, str(server.make_url("/")))
+            reporter.wait = wait_none()
             listening = asyncio.create_task(reporter.listen(group))
             report = await received.get()
             assert (report["taskId"], report["runId"], len(report["log"])) == (before, 0, 20)
@@ -68,6 +73,14 @@ async def test_each_failed_task_is_reported_once(
             assert (await received.get())["taskId"] == after
             for each in (group, slugid()):  # a group may have no tasks yet
                 await reporter.report_group(each)
+            outage += [503] * 4  # a message is delivered twice
+            during = await asyncio.to_thread(fail, local, definition)
+            assert (await received.get())["taskId"] == during
+            outage.append(400)
+            another = FailureReporter(queue, session, str(server.make_url("/")))
+            reported = (await queue.status(during)).status
+            with pytest.raises(ClientResponseError):  # a report that is refused for good is given up
+                await another.report(reported)
             assert received.empty()
             listening.cancel()
             await asyncio.wait([listening])
