@@ -200,7 +200,7 @@ def _certificate(credentials: Credentials, now: datetime) -> Result:
 
 def _credentials(queue: Queue, held: list[str] | None) -> Result:
     if os.environ.get("TASKCLUSTER_PROXY_URL"):
-        return Verdict.NOTE, "TASKCLUSTER_PROXY_URL: the proxy adds credentials"
+        return Verdict.NOTE, "TASKCLUSTER_PROXY_URL: the proxy adds credentials; a worker cannot use it"
     if queue.credentials is None:
         message = "TASKCLUSTER_CLIENT_ID and TASKCLUSTER_ACCESS_TOKEN are not set: access to public data only"
         return Verdict.NOTE, message

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import msgspec
 import msgspec.inspect
 
+from taskqueue_client.credentials import Credentials, from_environment
 from taskqueue_client.errors import InvalidArgument
 
 from .config import RULES, WorkerConfig, converted
@@ -44,6 +45,24 @@ class _Setting(NamedTuple):
 
     value: Any
     source: str
+
+
+def load_deployment() -> tuple[str, Credentials | None]:
+    """Return the root URL and the worker's own credentials, from the environment.
+
+    A proxy that adds credentials replaces the signatures of calls, also those of the run's credentials: the
+    worker would claim runs that it cannot reclaim or report.
+
+    Raises:
+        InvalidArgument: A variable is not set or malformed, or `TASKCLUSTER_PROXY_URL` is set.
+    """
+    root_url, credentials = from_environment()
+    if os.environ.get("TASKCLUSTER_PROXY_URL"):
+        finding = (
+            "a worker cannot use this proxy, which replaces the credentials of its runs: unset the variable"
+        )
+        raise InvalidArgument("TASKCLUSTER_PROXY_URL", None, "", finding)
+    return root_url, credentials
 
 
 def load_config(

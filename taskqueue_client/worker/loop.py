@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack
 from taskqueue_client._arguments import check_callback, check_kind, check_kinds, seconds
 from taskqueue_client._protocol.threads_and_tasks import NO_THREAD
 from taskqueue_client.clock import Clock, SystemClock
-from taskqueue_client.credentials import Credentials, checked, checked_root_url, from_environment
+from taskqueue_client.credentials import Credentials, checked, checked_root_url
 from taskqueue_client.definitions import StorageName
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.events.settings import PulseSettings, unless_text
 
 from .claims.claiming import QueueTaskSource, SeveralTaskQueues, TaskSourceFactory
 from .config import TimeoutOutcome, WorkerConfig, settings_described
-from .config_sources import load_config, load_custom_settings
+from .config_sources import load_config, load_custom_settings, load_deployment
 from .outcomes import thread_refused
 from .payload import PayloadSchema
 from .run.lifecycle import TaskEnd
@@ -152,7 +152,7 @@ class WorkerLoop(ABC):
         self.config: WorkerConfig = load_config(settings, file=config_file)
         self.settings = load_custom_settings(self.settings_type, config_file)
         if root_url is None:
-            root_url, found = from_environment()
+            root_url, found = load_deployment()
             credentials = credentials or found
         self.root_url = checked_root_url(root_url)
         _import_extras(self.config, pulse)

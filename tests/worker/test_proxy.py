@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -905,6 +906,33 @@ def test_the_proxy_s_path_is_masked_without_its_slash_too(world: World) -> None:
     )
     log = world.queue.download_artifact(task_id, "public/logs/live_backing.log").content.decode()
     assert " url=[masked]\n" in log
+
+
+ROOT = Path(__file__).parents[2]
+INNER_WORKER = """
+from taskqueue_client import WorkerLoop
+
+class Inner(WorkerLoop):
+    def run_task(self, task):
+        print("the inner worker has claimed a run")
+
+Inner(task_queue_id="proj/inner", worker_group="g", worker_id="w", max_tasks=1).run()
+"""
+
+
+def test_a_worker_behind_a_proxy_claims_no_run_that_it_could_not_report(world: World) -> None:
+    world.create(scopes=["queue:claim-work:proj/inner", "queue:worker-id:g/w"])
+    inner = world.create(taskQueueId="proj/inner")
+    errors: list[str] = []
+
+    def handle(task: TaskRun) -> None:
+        command, env = [sys.executable, "-c", INNER_WORKER], {"PYTHONPATH": str(ROOT)}
+        result = task.run_command(command, proxy=True, env=env, check=False, capture="stderr", timeout=60)
+        errors.append(str(result.stderr))
+
+    work(world, handle)
+    assert world.run(inner).state == "pending"
+    assert "InvalidArgument: TASKCLUSTER_PROXY_URL: a worker cannot use this proxy" in errors[0]
 
 
 def test_a_command_on_a_machine_with_an_http_proxy_reaches_the_proxy_of_its_run(world: World) -> None:
