@@ -20,7 +20,7 @@ from typing import IO
 from taskqueue_client import MalformedPayload, TaskRun, WorkerLoop, missing_scopes
 
 SCOPE = "example-worker:cache:"
-NAME = "^[a-z0-9][a-z0-9-]*$"
+NAME = "^[a-z0-9][a-z0-9-]{0,63}$"  # also fits into the name of a directory
 
 
 PAYLOAD = {

@@ -217,6 +217,16 @@ def test_two_caches_in_one_directory_make_a_payload_malformed_and_are_kept(
     assert (tmp_path / "cargo").exists()
 
 
+@pytest.mark.parametrize("caches", [{"c" * 300: "it"}, {"cargo": "i" * 300}])
+def test_a_name_that_no_directory_can_have_makes_a_payload_malformed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caches: dict[str, str]
+) -> None:
+    monkeypatch.setattr(CachedWorker, "caches", tmp_path)
+    payload = {"command": ["true"], "caches": caches}
+    result = run_handler(CachedWorker, payload, scopes=["example-worker:cache:*"])
+    assert result.outcome == "malformed-payload"
+
+
 def test_a_cache_that_cannot_be_removed_does_not_hide_why_the_task_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
