@@ -9,7 +9,8 @@ from __future__ import annotations
 import tarfile
 from pathlib import Path
 
-from taskqueue_client import TaskRun, WorkerLoop
+from taskqueue_client import ResourceUnavailable, TaskRun, WorkerLoop
+from taskqueue_client.errors import ErrorArtifact, ResourceExpired, ResourceNotFound
 
 PROJECTS = Path(__file__).parent
 SOURCES = "public/sources.tar.gz"
@@ -58,7 +59,10 @@ class PipelineWorker(WorkerLoop):
                 tar.add(PROJECTS / sources["directory"], arcname=".", filter=_without_caches)
             task.upload_artifact(SOURCES, archive, storage="object")
         else:
-            task.queue.download_artifact(sources["task"], SOURCES, to=archive)
+            try:
+                task.download_artifact(sources["task"], SOURCES, to=archive.name)
+            except (ErrorArtifact, ResourceExpired, ResourceNotFound) as error:
+                raise ResourceUnavailable(str(error)) from error
         task.run_command(["tar", "-xzf", archive.name])
         task.log.info("%s has %d bytes", SOURCES, archive.stat().st_size)
 

@@ -18,8 +18,10 @@ from rich.console import Console
 
 from examples.demo import __main__ as demo
 from examples.demo import report
+from examples.demo.worker import PipelineWorker
 from taskqueue_client import Queue, slugid
 from taskqueue_client.local import Client, LocalQueue
+from taskqueue_client.testing import TaskRunner
 from tests.cli.terminal import Terminal
 from tests.worker.running_commands import wait_until_gone
 
@@ -204,6 +206,17 @@ def test_a_task_that_is_blocked_at_the_end_is_not_as_expected(local_queue: Local
         tasks = queue.iter_task_group(demo.submitted(queue).task_group_id)
         report.show(console, [report.Ended(each, []) for each in tasks])
     assert re.search(r"│ lint +│ unscheduled .*│ NO ", capture.get())
+
+
+@pytest.mark.parametrize(
+    ("sources", "outcome"),
+    [("fN1SbArXTPSVFNUvaOlinQ", "resource-unavailable"), ("no-task-id", "malformed-payload")],
+)
+def test_sources_that_do_not_exist_are_not_an_error_of_the_worker(
+    run_worker: TaskRunner, sources: str, outcome: str
+) -> None:
+    payload = {"sources": {"task": sources}, "command": ["true"]}
+    assert run_worker(PipelineWorker, payload).outcome == outcome
 
 
 def test_a_worker_that_cannot_start_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
