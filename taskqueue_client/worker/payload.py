@@ -60,7 +60,9 @@ class PayloadSchema:
         try:
             self._validator = _validator(schema)
             next(self._validator.iter_errors(None), None)  # ends, unless it refers to itself at once
-        except RecursionError:
+        except BaseException as error:
+            if not _is_limit_of_calls(error):
+                raise
             finding = "nested too deeply, or a reference leads directly back to itself"
             raise _wrong_schema([], None, "", finding) from None
 
@@ -75,13 +77,23 @@ class PayloadSchema:
         try:
             found = itertools.chain.from_iterable(map(_problems_of, self._validator.iter_errors(payload)))
             problems = list(itertools.islice(_each_once(found), MOST + 1))
-        except RecursionError:
+        except BaseException as error:
+            if not _is_limit_of_calls(error):
+                raise
             return [Problem("$", None, "", "nested too deeply for a schema that refers to itself")]
         finally:
             _known.reset(known)
         if len(problems) > MOST:
             problems[MOST:] = [Problem("$", None, "", f"more than the {MOST} violations listed above")]
         return problems
+
+
+def _is_limit_of_calls(error: BaseException) -> bool:
+    """Return whether an error says that Python's limit of nested calls was reached.
+
+    Within rpds, which jsonschema uses, it is a panic, not an `Exception`: the run would get no report.
+    """
+    return isinstance(error, RecursionError) or type(error).__name__ == "PanicException"
 
 
 def check_payload(schema: PayloadSchema | None, payload: object) -> None:
@@ -154,10 +166,8 @@ def _draft(schema: Mapping[str, Any]) -> Any:
     find: Any = jsonschema.validators.validator_for
     default: Any = None if "$schema" in schema else jsonschema.Draft202012Validator
     kind = find(schema, default=default) if isinstance(named, str) else default
-    if kind in {
-        None,
-        jsonschema.Draft3Validator,
-    }:  # which nobody uses, and which describes keys in other ways
+    # Nobody uses draft 3, which describes keys in other ways.
+    if kind in {None, jsonschema.Draft3Validator}:
         raise _wrong_schema(
             ["$schema"],
             named,
@@ -283,21 +293,28 @@ def _checked_once(
     For each alternative that refers to a schema for a member, jsonschema checks the member once more, and its
     own members four times, then eight times: 1 kB with 25 levels takes hours. Later checks have the first ten
     violations of the first check, or fewer, if no more were needed then.
+
+    This is not a generator, which would be one more nested call for each reference in a deep payload.
     """
+    violations: Iterator[jsonschema.ValidationError] = keyword(validator, target, given, schema)
     if type(given) not in {dict, list}:
-        yield from keyword(validator, target, given, schema)
-        return
+        return violations
     known, place = _known.get(), (id(schema), id(given))
     if place in known:
-        yield from map(_copied, known[place])
-        return
+        return map(_copied, known[place])
     found: list[jsonschema.ValidationError] = []
-    for violation in keyword(validator, target, given, schema):
+
+    def note(violation: jsonschema.ValidationError) -> jsonschema.ValidationError:
         if len(found) < MOST_OF_ALTERNATIVE:
             found.append(_copied(violation))
         known[place] = found  # now: no more may be needed
-        yield violation
-    known[place] = found
+        return violation
+
+    def note_end() -> Iterator[jsonschema.ValidationError]:
+        known[place] = found
+        yield from ()
+
+    return itertools.chain(map(note, violations), note_end())
 
 
 def _copied(error: jsonschema.ValidationError) -> jsonschema.ValidationError:

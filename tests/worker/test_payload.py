@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
+import sys
 from typing import Any, ClassVar
 
 import pytest
@@ -500,6 +502,40 @@ def test_a_schema_that_needs_more_calls_than_python_has_is_a_violation_too() -> 
     schema = {"properties": {"child": child}, "items": child}
     assert words(schema, nested(5)) == []
     assert "nested too deeply" in words(schema, nested(DEEPEST))[0]
+
+
+EXPRESSION: dict[str, Any] = {
+    "$defs": {
+        "expression": {"oneOf": [{"type": "string"}, {"type": "integer"}, {"$ref": "#/$defs/operation"}]},
+        "operation": {"type": "array", "items": {"$ref": "#/$defs/expression"}},
+    },
+    "$ref": "#/$defs/expression",
+}
+
+
+def lists(levels: int) -> Any:
+    payload: Any = "x"
+    for _ in range(levels):
+        payload = [payload]
+    return payload
+
+
+def test_a_payload_with_as_many_levels_as_may_be_is_checked_by_two_references_for_each() -> None:
+    assert words(EXPRESSION, lists(DEEPEST)) == []
+
+
+def test_wherever_a_check_reaches_pythons_limit_of_calls_it_is_a_violation() -> None:
+    """Within rpds, it is a panic, which is not an `Exception`: the run would get no report."""
+    schema, payload, limit = PayloadSchema(EXPRESSION), lists(10), sys.getrecursionlimit()
+    assert schema.violations(payload) == []
+    calls = len(inspect.stack(0))
+    for more in range(30, 200):
+        sys.setrecursionlimit(calls + more)
+        try:
+            found = schema.violations(payload)
+        finally:
+            sys.setrecursionlimit(limit)
+        assert not found or "nested too deeply" in str(found[0])
 
 
 def test_millions_of_violations_are_cut_off() -> None:
