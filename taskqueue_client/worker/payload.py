@@ -73,7 +73,7 @@ class PayloadSchema:
         """
         if problems := too_deep(payload):
             return problems
-        known = _known.set({})
+        known = _known.set((set(), {}))
         try:
             found = itertools.chain.from_iterable(map(_problems_of, self._validator.iter_errors(payload)))
             problems = list(itertools.islice(_each_once(found), MOST + 1))
@@ -281,8 +281,9 @@ def _bounded(keyword: Any, validator: Any, *args: Any) -> Any:
 
 _BOUNDED = {"anyOf", "oneOf"}
 
-_known: ContextVar[dict[tuple[int, int], list[jsonschema.ValidationError]]] = ContextVar("violations known")
-"""The violations that references found in lists and objects, by the identities of both."""
+_known: ContextVar[tuple[set[int], dict[int, list[jsonschema.ValidationError]]]] = ContextVar("known")
+"""Where references found no violations, and the violations that they found elsewhere, by the identities of
+reference and list or object. Only the first thousand places have their violations: each takes 4 kB."""
 
 
 def _checked_once(
@@ -292,29 +293,29 @@ def _checked_once(
 
     For each alternative that refers to a schema for a member, jsonschema checks the member once more, and its
     own members four times, then eight times: 1 kB with 25 levels takes hours. Later checks have the first ten
-    violations of the first check, or fewer, if no more were needed then.
-
-    This is not a generator, which would be one more nested call for each reference in a deep payload.
+    violations of the first check; fewer if no more were needed then, or one if too many places have some.
     """
     violations: Iterator[jsonschema.ValidationError] = keyword(validator, target, given, schema)
     if type(given) not in {dict, list}:
         return violations
-    known, place = _known.get(), (id(schema), id(given))
-    if place in known:
-        return map(_copied, known[place])
+    (passed, failed), place = _known.get(), id(schema) << 64 | id(given)  # smaller than a pair
+    if place in passed:
+        return iter(())
+    if place in failed:
+        return map(_copied, failed[place] or [_violation(f"does not match {target}")])
     found: list[jsonschema.ValidationError] = []
+    most = MOST_OF_ALTERNATIVE if len(failed) < MOST else 0
 
     def note(violation: jsonschema.ValidationError) -> jsonschema.ValidationError:
-        if len(found) < MOST_OF_ALTERNATIVE:
-            found.append(_copied(violation))
-        known[place] = found  # now: no more may be needed
+        found.extend([_copied(violation)] if len(found) < most else [])
+        failed[place] = found  # now: no more may be needed
         return violation
 
     def note_end() -> Iterator[jsonschema.ValidationError]:
-        known[place] = found
+        passed.update(() if place in failed else (place,))
         yield from ()
 
-    return itertools.chain(map(note, violations), note_end())
+    return itertools.chain(map(note, violations), note_end())  # a generator would be one more nested call
 
 
 def _copied(error: jsonschema.ValidationError) -> jsonschema.ValidationError:

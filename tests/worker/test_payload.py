@@ -366,6 +366,27 @@ def test_conditions_that_refer_to_one_schema_check_each_member_once(found: list[
     assert len(found) <= 3
 
 
+def test_violations_in_thousands_of_alternatives_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes 4 kB, and a payload of 1 MB can have millions, also if it matches the schema."""
+    kept: list[ValidationError] = []
+
+    def copied(error: ValidationError) -> ValidationError:
+        kept.append(error)
+        return copy(error)
+
+    copy = payload_module._copied  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(payload_module, "_copied", copied)
+    element = {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "object"}]}
+    listed = {"items": element}
+    schema = {"$defs": {"a": {"required": ["a"], "type": "object"}, "list": listed}, "$ref": "#/$defs/list"}
+    assert words(schema, [dict[str, int]() for _ in range(MOST + 500)]) == []
+    assert len(kept) == MOST
+    schema = {**schema, "allOf": [{"$ref": "#/$defs/list"}]}
+    first, again = words(schema, [*(dict[str, int]() for _ in range(MOST)), list[int]()])
+    assert '$[1000]: a value of type "object" | ' in first
+    assert "$[1000]: does not match #/$defs/a | " in again
+
+
 def test_a_dynamic_reference_is_followed_from_each_way_to_it() -> None:
     """The list is checked by `list` alone first, where its elements may be anything."""
     schema = {
