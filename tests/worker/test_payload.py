@@ -376,9 +376,12 @@ def test_violations_in_thousands_of_alternatives_are_not_kept(monkeypatch: pytes
 
     copy = payload_module._copied  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(payload_module, "_copied", copied)
-    element = {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "object"}]}
+    element: dict[str, Any] = {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "object"}]}
     listed = {"items": element}
-    schema = {"$defs": {"a": {"required": ["a"], "type": "object"}, "list": listed}, "$ref": "#/$defs/list"}
+    schema: dict[str, Any] = {
+        "$defs": {"a": {"required": ["a"], "type": "object"}, "list": listed},
+        "$ref": "#/$defs/list",
+    }
     assert words(schema, [dict[str, int]() for _ in range(MOST + 500)]) == []
     assert len(kept) == MOST
     schema = {**schema, "allOf": [{"$ref": "#/$defs/list"}]}
