@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -78,12 +79,15 @@ class ScriptedServer:
             application, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        host, port = self._runner.addresses[0][:2]
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        await web.SockSite(self._runner, self._socket).start()
+        host, port = self._socket.getsockname()
         self.root_url = f"http://{host}:{port}"
 
     async def _stop(self) -> None:
+        self._loop.remove_reader(self._socket)
+        for _ in range(3):  # asyncio would forget, and leave open, a connection that is being accepted
+            await asyncio.sleep(0)
         assert self._runner is not None
         await self._runner.cleanup()
 
