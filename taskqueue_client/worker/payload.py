@@ -142,8 +142,7 @@ def _without_draft(part: Any) -> Any:
     }
 
 
-_VALUES = {"const", "enum"}
-"""The keywords for values, which may have a key `$schema` themselves."""
+_VALUES = {"const", "enum"}  # keywords for values, which may have a key `$schema` themselves
 
 
 _NO_ZONE = re.compile(r"[+-]((2[4-9]|[3-9][0-9])(:?[0-9]{2})?|[0-9]{2}:?[6-9][0-9])$")
@@ -158,7 +157,7 @@ def _is_date_time(given: object) -> bool:
 def _draft(schema: Mapping[str, Any]) -> Any:
     """Return the class of validators for a schema's draft.
 
-    An unknown one is refused: another draft ignores some of its keywords, and what they forbid would pass.
+    Unknown ones and draft 3 are refused: other drafts ignore some keywords, and what they forbid would pass.
     """
     import jsonschema.validators  # noqa: PLC0415 - as above
 
@@ -166,7 +165,6 @@ def _draft(schema: Mapping[str, Any]) -> Any:
     find: Any = jsonschema.validators.validator_for
     default: Any = None if "$schema" in schema else jsonschema.Draft202012Validator
     kind = find(schema, default=default) if isinstance(named, str) else default
-    # Nobody uses draft 3, which describes keys in other ways.
     if kind in {None, jsonschema.Draft3Validator}:
         raise _wrong_schema(
             ["$schema"],
@@ -307,12 +305,14 @@ def _checked_once(
     most = MOST_OF_ALTERNATIVE if len(failed) < MOST else 0
 
     def note(violation: jsonschema.ValidationError) -> jsonschema.ValidationError:
-        found.extend([_copied(violation)] if len(found) < most else [])
+        if len(found) < most:
+            found.append(_copied(violation))
         failed[place] = found  # now: no more may be needed
         return violation
 
     def note_end() -> Iterator[jsonschema.ValidationError]:
-        passed.update(() if place in failed else (place,))
+        if place not in failed:
+            passed.add(place)
         yield from ()
 
     return itertools.chain(map(note, violations), note_end())  # a generator would be one more nested call

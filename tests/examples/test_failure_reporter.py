@@ -37,51 +37,57 @@ def fail(local: LocalQueue, definition: TaskDefinition) -> str:
     return task_id
 
 
+class Webhook:
+    """Receives reports, after it has responded with each status of an outage, the last one first."""
+
+    def __init__(self, *outage: int) -> None:
+        self.outage = [*outage]
+        self.received: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.app = web.Application()
+        self.app.router.add_post("/", self._post)
+
+    async def _post(self, request: web.Request) -> web.Response:
+        if self.outage:
+            return web.Response(status=self.outage.pop())
+        self.received.put_nowait(await request.json())
+        return web.Response()
+
+
 async def test_each_failed_task_is_reported_once_also_after_an_outage_of_the_webhook(
     task_factory: TaskFactory, broker_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = slugid()
     monkeypatch.setenv("PULSE_URL", broker_url)
-    received: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-    outage = [503, 429, 503, 408]
-
-    async def webhook(request: web.Request) -> web.Response:
-        if outage:
-            return web.Response(status=outage.pop())
-        received.put_nowait(await request.json())
-        return web.Response()
-
-    app = web.Application()
-    app.router.add_post("/", webhook)
+    webhook = Webhook(503, 429, 503, 408)
     publisher = await Publisher.connect(broker_url)
     with LocalQueue(amqp_url=broker_url) as local:
         definition = task_factory(taskGroupId=group, taskQueueId=f"test-{group}/w")
         before = await asyncio.to_thread(fail, local, definition)
         async with (
             asyncio.timeout(60),
-            TestServer(app) as server,
+            TestServer(webhook.app) as server,
             AsyncQueue(local.root_url, local.credentials) as queue,
             ClientSession() as session,
         ):
             reporter = FailureReporter(queue, session, str(server.make_url("/")))
             reporter.wait = wait_none()
             listening = asyncio.create_task(reporter.listen(group))
-            report = await received.get()
+            report = await webhook.received.get()
             assert (report["taskId"], report["runId"], len(report["log"])) == (before, 0, 20)
             assert any(line.endswith(" 100") for line in report["log"])
             after = await asyncio.to_thread(fail, local, definition)
-            assert (await received.get())["taskId"] == after
+            assert (await webhook.received.get())["taskId"] == after
             for each in (group, slugid()):  # a group may have no tasks yet
                 await reporter.report_group(each)
-            outage += [503] * 4  # a message is delivered twice
+            webhook.outage += [503] * 4  # a message is delivered twice
             during = await asyncio.to_thread(fail, local, definition)
-            assert (await received.get())["taskId"] == during
-            outage.append(400)
+            assert (await webhook.received.get())["taskId"] == during
+            webhook.outage.append(400)
             another = FailureReporter(queue, session, str(server.make_url("/")))
             reported = (await queue.status(during)).status
             with pytest.raises(ClientResponseError):  # a report that is refused for good is given up
                 await another.report(reported)
-            assert received.empty()
+            assert webhook.received.empty()
             listening.cancel()
             await asyncio.wait([listening])
     await publisher.channel.queue_delete(f"queue/{PulseSettings.from_url(broker_url).user}/failures-{group}")
