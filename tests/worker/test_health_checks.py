@@ -94,6 +94,7 @@ def test_the_time_left_of_the_credentials_is_shown_by_the_clock_of_the_queue(wor
 
 def test_the_offset_of_the_machine_s_clock_is_shown(world: World, port: int) -> None:
     world.local.clock.advance(seconds=7200)
+    world.create()  # the first claim request would wait 20 s for a task, and until it ends no worker is ready
     with Working(world, worker_for(world, lambda _: None, metrics_port=port)):
         until(lambda: status(port, "ready") == 200)
         assert shown(port, "clock_offset_seconds") == pytest.approx(7200, abs=60)
