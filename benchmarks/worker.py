@@ -34,6 +34,7 @@ from taskqueue_client.models import TaskClaim
 from taskqueue_client.worker import TaskRun, WorkerConfig, WorkerLoop
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun
 from taskqueue_client.worker.claims.keeper import Keeper
+from taskqueue_client.worker.run.log_checkpoints import FIRST_BETWEEN
 
 CREDENTIALS = Credentials("benchmark", "none")
 IDENTITY: dict[str, Any] = {"task_queue_id": "prov/wt", "worker_group": "wg", "worker_id": "w1"}
@@ -449,7 +450,7 @@ def waiting() -> Iterator[Row]:
     resident, cpu = resident_and_cpu(0, 30)
     yield at_most("idle worker, % of a core", "", 100 * cpu, 0.2)
     yield at_most("idle worker, resident MB", "", resident / 1e6, 70)
-    full, _ = resident_and_cpu(HELD, 5)
+    full, _ = resident_and_cpu(HELD, FIRST_BETWEEN[1] + 2)  # when each run has uploaded its log once
     kilobytes = (full - resident) / HELD / 1000
     yield at_most(f"{HELD} held claims of 5 kB with waiting handlers, kB a run", "", kilobytes, 20)
 

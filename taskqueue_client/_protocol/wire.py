@@ -130,12 +130,12 @@ def _ext(credentials: Credentials) -> str:
 class Signer:
     """Signs with credentials. Immutable, so that it can be replaced while other threads use it."""
 
-    __slots__ = ("_client_id", "_hmac", "credentials", "ext")
+    __slots__ = ("_client_id", "_key", "credentials", "ext")
 
     def __init__(self, credentials: Credentials) -> None:
         self.credentials = credentials
         self._client_id = str.__str__(credentials.client_id)  # not the name of a member of an enumeration
-        self._hmac = hmac.new(credentials.access_token.encode(), digestmod=sha256)
+        self._key = credentials.access_token.encode()
         self.ext = _ext(credentials)
 
     def header(
@@ -193,9 +193,8 @@ class Signer:
         return signed
 
     def _mac(self, normalized: str) -> str:
-        mac = self._hmac.copy()
-        mac.update(normalized.encode())
-        return b2a_base64(mac.digest(), newline=False).decode()
+        mac = hmac.digest(self._key, normalized.encode(), "sha256")
+        return b2a_base64(mac, newline=False).decode()
 
     def _too_long(self, what: str, text: str) -> errors.InvalidArgument:
         allowed = (

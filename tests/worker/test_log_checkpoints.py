@@ -7,9 +7,10 @@ import random
 import threading
 import weakref
 import zlib
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import closing, contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -22,7 +23,7 @@ import requests
 from benchmarks.capacity import virtual_time
 from benchmarks.capacity.virtual_time import VirtualClock
 from taskqueue_client.artifacts import content
-from taskqueue_client.clock import Clock, MovableClock, SystemClock
+from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.errors import CallFailed
 from taskqueue_client.local.faults import Respond
 from taskqueue_client.worker.claims import claiming
@@ -178,31 +179,33 @@ class Uploads:
             raise self.error
 
 
-async def seconds_pass(clock: MovableClock, count: float) -> None:
-    """Let time pass, a second at a time, and everybody do what is due."""
-    for _ in range(int(count)):
-        clock.advance(1)
-        for _ in range(10):
-            await asyncio.sleep(0)
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> MovableClock:
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let virtual time not go on while something is done in a thread."""
+
     async def at_once(function: Any, *args: Any) -> Any:
         return function(*args)
 
     monkeypatch.setattr(asyncio, "to_thread", at_once)
-    return MovableClock(held=True)
 
 
-@contextmanager
-def checkpoints_of(compressed: CompressedLog, clock: MovableClock) -> Generator[Uploads]:
-    uploads = Uploads(clock)
-    task = asyncio.ensure_future(LogCheckpoints("a run", lambda: compressed, uploads.take, clock).run(10.0))
-    try:
-        yield uploads
-    finally:
-        task.cancel()
+@pytest.fixture
+def first_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_checkpoints, "FIRST_BETWEEN", (0.0, 0.0))
+
+
+def uploads_during(compressed: CompressedLog, run: Callable[[Uploads], Awaitable[None]]) -> Uploads:
+    """What is uploaded while a run goes on, in virtual time."""
+
+    async def main() -> Uploads:
+        uploads = Uploads(VirtualClock())
+        checkpoints = LogCheckpoints("a run", lambda: compressed, uploads.take, VirtualClock())
+        checkpoints.start(10.0)
+        await run(uploads)
+        await checkpoints.stop()
+        return uploads
+
+    return virtual_time.run(main)
 
 
 def moments_of_run(compressed: CompressedLog, interval: float, lasts: float) -> list[float]:
@@ -222,7 +225,7 @@ def moments_of_run(compressed: CompressedLog, interval: float, lasts: float) -> 
     return virtual_time.run(main)
 
 
-@pytest.mark.usefixtures("clock")
+@pytest.mark.usefixtures("no_threads")
 class TestFirst:
     @pytest.mark.parametrize("interval", [20.0, 1.5])
     def test_the_first_checkpoint_comes_within_ten_seconds_or_a_shorter_interval(
@@ -262,93 +265,128 @@ class TestFirst:
             assert compressed.size == 0
 
 
+@pytest.mark.usefixtures("no_threads", "first_at_once")
 class TestIntervals:
-    async def test_intervals_grow_from_10_s_to_a_minute(self, tmp_path: Path, clock: MovableClock) -> None:
-        with log_in(tmp_path) as (log, compressed), checkpoints_of(compressed, clock) as uploads:
-            for _ in range(300):
-                log.say("a line")
-                await seconds_pass(clock, 1)
-        gaps = [round(b - a) for a, b in zip(uploads.moments, uploads.moments[1:], strict=False)]
-        assert gaps[:5] == [10, 15, 23, 34, 51]
+    def test_intervals_grow_from_10_s_to_a_minute(self, tmp_path: Path) -> None:
+        with log_in(tmp_path) as (log, compressed):
+
+            async def run(uploads: Uploads) -> None:
+                del uploads
+                for _ in range(300):
+                    log.say("a line")
+                    await asyncio.sleep(1)
+
+            moments = uploads_during(compressed, run).moments
+        gaps = [round(b - a) for a, b in pairwise(moments)]
+        assert gaps[:5] == [10, 15, 22, 34, 51]
         assert set(gaps[5:]) == {60}
 
-    async def test_nothing_is_uploaded_unless_the_log_has_grown(
-        self, tmp_path: Path, clock: MovableClock
-    ) -> None:
-        with log_in(tmp_path) as (log, compressed), checkpoints_of(compressed, clock) as uploads:
-            log.say("a line")
-            await seconds_pass(clock, 100)
-            assert len(uploads.sizes) == 1
-            log.say("another")
-            await seconds_pass(clock, 11)
-            assert len(uploads.sizes) == 2
+    def test_nothing_is_uploaded_unless_the_log_has_grown(self, tmp_path: Path) -> None:
+        with log_in(tmp_path) as (log, compressed):
+
+            async def run(uploads: Uploads) -> None:
+                log.say("a line")
+                await asyncio.sleep(100)
+                assert len(uploads.sizes) == 1
+                log.say("another")
+                await asyncio.sleep(11)
+                assert len(uploads.sizes) == 2
+
+            uploads_during(compressed, run)
 
     @pytest.mark.parametrize(("share", "least"), [(1, 6), (4, 12), (16, 15)])
-    async def test_checkpoints_send_no_more_than_the_run_has_earned(
-        self, tmp_path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch, share: int, least: int
+    def test_checkpoints_send_no_more_than_the_run_has_earned(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: int, least: int
     ) -> None:
         """Whatever the log compresses to: of each `share` lines, one is noise."""
         for name, value in (("AT_ONCE", 5_000), ("PACE", 1_000), ("MOST", 1_000_000)):
             monkeypatch.setattr(log_checkpoints, name, value)
-        with log_in(tmp_path) as (log, compressed), checkpoints_of(compressed, clock) as uploads:
-            started = clock.monotonic()
-            for number in range(600):
-                Output(log).write(noise(500, number if number % share == 0 else 0))
-                await seconds_pass(clock, 2)
-                assert sum(uploads.sizes) <= min(5_000 + 1_000 * (clock.monotonic() - started), 1_000_000)
-            assert len(uploads.sizes) >= least
+        with log_in(tmp_path) as (log, compressed):
 
-    async def test_a_log_that_grows_faster_than_its_budget_is_uploaded_at_once_and_at_the_end(
-        self, tmp_path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+            async def run(uploads: Uploads) -> None:
+                for number in range(600):
+                    Output(log).write(noise(500, number if number % share == 0 else 0))
+                    await asyncio.sleep(2)
+                    assert sum(uploads.sizes) <= min(5_000 + 1_000 * 2 * (number + 1), 1_000_000)
+
+            assert len(uploads_during(compressed, run).sizes) >= least
+
+    def test_a_log_that_grows_faster_than_its_budget_is_uploaded_at_once_and_at_the_end(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(log_checkpoints, "AT_ONCE", 10_000)
         monkeypatch.setattr(log_checkpoints, "PACE", 10)
-        with log_in(tmp_path) as (log, compressed), checkpoints_of(compressed, clock) as uploads:
-            for number in range(300):
-                Output(log).write(noise(2_000, number))
-                await seconds_pass(clock, 1)
-            assert len(uploads.sizes) == 1
-            assert sum(uploads.sizes) <= 0.01 * len(packed(compressed))
+        with log_in(tmp_path) as (log, compressed):
 
-    async def test_a_very_large_log_is_uploaded_when_what_was_sent_is_at_most_the_promised_share_of_it(
-        self, tmp_path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+            async def run(_: Uploads) -> None:
+                for number in range(300):
+                    Output(log).write(noise(2_000, number))
+                    await asyncio.sleep(1)
+
+            sizes = uploads_during(compressed, run).sizes
+            assert len(sizes) == 1
+            assert sum(sizes) <= 0.01 * len(packed(compressed))
+
+    def test_a_very_large_log_is_uploaded_when_what_was_sent_is_at_most_the_promised_share_of_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(log_checkpoints, "MOST", 10_000)
-        with log_in(tmp_path) as (log, compressed), checkpoints_of(compressed, clock) as uploads:
-            for number in range(2_000):
-                Output(log).write(noise(500, number))
-                await seconds_pass(clock, 2)
-            large = [at for at in range(len(uploads.sizes)) if sum(uploads.sizes[: at + 1]) > 10_000]
-            assert len(large) >= 2
-            for at in large:
-                assert sum(uploads.sizes[:at]) <= 0.3 * uploads.sizes[at]
+        with log_in(tmp_path) as (log, compressed):
 
-    async def test_a_full_disk_is_logged_once_and_ends_the_checkpoints(
-        self, tmp_path: Path, clock: MovableClock, caplog: pytest.LogCaptureFixture
+            async def run(_: Uploads) -> None:
+                for number in range(2_000):
+                    Output(log).write(noise(500, number))
+                    await asyncio.sleep(2)
+
+            sizes = uploads_during(compressed, run).sizes
+        large = [at for at in range(len(sizes)) if sum(sizes[: at + 1]) > 10_000]
+        assert len(large) >= 2
+        for at in large:
+            assert sum(sizes[:at]) <= 0.3 * sizes[at]
+
+    def test_a_full_disk_is_logged_once_and_ends_the_checkpoints(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         log = TaskLog(tmp_path / "task.log", SystemClock())
         (tmp_path / "task.log.gz").symlink_to("/dev/full")
         compressed = CompressedLog(log)
-        with checkpoints_of(compressed, clock) as uploads:
+
+        async def run(uploads: Uploads) -> None:
+            del uploads
             for _ in range(100):
                 log.say("a line")
-                await seconds_pass(clock, 1)
+                await asyncio.sleep(1)
+
+        assert uploads_during(compressed, run).sizes == []
         compressed.remove()
         log.remove()
-        assert uploads.sizes == []
         assert ["No space left" in each for each in caplog.messages] == [True]
 
-    async def test_an_upload_that_fails_is_logged_and_the_next_one_is_made(
-        self, tmp_path: Path, clock: MovableClock, caplog: pytest.LogCaptureFixture
+    def test_an_upload_that_fails_is_logged_and_the_next_one_is_made(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        with log_in(tmp_path) as (log, compressed), checkpoints_of(compressed, clock) as uploads:
-            uploads.error = RuntimeError("no storage today")
-            log.say("a line")
-            await seconds_pass(clock, 1)
-            uploads.error = None
-            await seconds_pass(clock, 11)
-        assert len(uploads.sizes) == 2
+        with log_in(tmp_path) as (log, compressed):
+
+            async def run(uploads: Uploads) -> None:
+                uploads.error = RuntimeError("no storage today")
+                log.say("a line")
+                await asyncio.sleep(1)
+                uploads.error = None
+                await asyncio.sleep(11)
+
+            assert len(uploads_during(compressed, run).sizes) == 2
         assert caplog.messages == ["cannot upload a checkpoint of the log of run a run: no storage today"]
+
+    def test_between_checkpoints_a_run_has_no_asyncio_task(self, tmp_path: Path) -> None:
+        with log_in(tmp_path) as (log, compressed):
+
+            async def run(uploads: Uploads) -> None:
+                log.say("a line")
+                await asyncio.sleep(5)
+                assert len(uploads.sizes) == 1
+                assert len(asyncio.all_tasks()) == 1
+
+            uploads_during(compressed, run)
 
 
 class Paused:

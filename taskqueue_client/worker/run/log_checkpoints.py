@@ -164,7 +164,7 @@ class LogCheckpoints:
     _upload: Callable[[LogView], Awaitable[object]]
     _clock: Clock
     _started: float = field(init=False)
-    _beginning: asyncio.TimerHandle | None = None
+    _timer: asyncio.TimerHandle | None = None
     _task: asyncio.Task[None] | None = None
     _sent: int = 0
     _uploaded: int = 0  # bytes of the log, which are more than those that were sent
@@ -173,19 +173,18 @@ class LogCheckpoints:
         self._started = self._clock.monotonic()
 
     def start(self, interval: float, outage: float = 0.0) -> None:
-        """Upload the first checkpoint soon, and more from then on. Until then, there is only a timer.
+        """Upload the first checkpoint soon, and more from then on. Between them, there is only a timer.
 
         Args:
             interval: Seconds from the first checkpoint to the second.
             outage: Seconds for which the Queue could not be reached shortly before.
         """
-        loop = asyncio.get_running_loop()
-        self._beginning = loop.call_later(first_after(interval, outage), self._begin, interval)
+        self._wait(first_after(interval, outage), interval, interval * SLOWEST)
 
     async def stop(self) -> None:
         """Upload no more; cancel the upload that is on its way."""
-        if self._beginning is not None:
-            self._beginning.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         task, self._task = self._task, None  # which refers to this object, by its canceled coroutine
         if task is not None:
             task.cancel()
@@ -195,17 +194,21 @@ class LogCheckpoints:
                 if (error := task.exception()) is not None:
                     log.error("cannot checkpoint the log of run %s: %s", self._run, error, exc_info=error)
 
-    def _begin(self, interval: float) -> None:
-        self._task = asyncio.create_task(self.run(interval))
+    def _wait(self, seconds: float, interval: float, longest: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(seconds, self._begin, interval, longest)
 
-    async def run(self, interval: float) -> None:
-        """Upload checkpoints until canceled: the first one now, the second one after `interval` seconds."""
-        compressed, longest = self._compressed(), interval * SLOWEST
-        await self._checkpoint(compressed)
-        while not compressed.is_broken:
-            await self._clock.sleep_async(interval)
-            if await self._checkpoint(compressed):
-                interval = min(interval * SLOWER, longest)
+    def _begin(self, interval: float, longest: float) -> None:
+        self._task = asyncio.create_task(self._run_once(interval, longest))
+
+    async def _run_once(self, interval: float, longest: float) -> None:
+        """Upload a checkpoint, and let the next one come after `interval` seconds, or more if they grow."""
+        compressed, is_first = self._compressed(), not self._uploaded
+        if await self._checkpoint(compressed) and not is_first:
+            interval = min(interval * SLOWER, longest)
+        if not compressed.is_broken:
+            self._wait(interval, interval, longest)
+        self._task = None  # a waiting run has no task, which takes 1 kB
 
     async def _checkpoint(self, compressed: CompressedLog) -> bool:
         """Upload a checkpoint if the log has grown and it is affordable; return whether it was uploaded."""
