@@ -34,6 +34,9 @@ alternatives within it; few are shown."""
 MOST_LOGGED = 10
 """The number of unknown keywords that are logged; a schema that a program has made can have thousands."""
 
+LONG_PATTERN = 1000
+"""Characters above which Python forgets the regular expression of a payload: `re` keeps hundreds of them."""
+
 FORMATS = ("date", "email", "ipv4", "ipv6", "regex", "uuid")
 """The formats that are checked besides `date-time`: those that need no other packages, so that the result
 is the same in all installations."""
@@ -121,7 +124,7 @@ def _validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are incomple
         raise _wrong_schema(error.absolute_path, None, "", error.message) from None
     _check_parts(schema, kind, EMPTY_REGISTRY)
     extend: Any = jsonschema.validators.extend  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    bounded = {name: partial(_bounded, kind.VALIDATORS[name]) for name in _BOUNDED & kind.VALIDATORS.keys()}
+    bounded = {name: partial(_bounded, kind.VALIDATORS[name]) for name in ("anyOf", "oneOf")}
     keywords = {**_KEYWORDS, **bounded}
     if not re.search(r'"\$(dynamic|recursive)Ref"', json.dumps(schema, default=str, skipkeys=True)):
         keywords["$ref"] = partial(_checked_once, kind.VALIDATORS["$ref"])  # targets depend on nothing else
@@ -136,13 +139,10 @@ def _without_draft(part: Any) -> Any:
     if not isinstance(part, dict):
         return part
     return {
-        key: member if key in _VALUES else _without_draft(member)
+        key: member if key in {"const", "enum"} else _without_draft(member)  # these are values
         for key, member in cast("dict[str, object]", part).items()
         if key != "$schema" or not isinstance(member, str)
     }
-
-
-_VALUES = {"const", "enum"}  # keywords for values, which may have a key `$schema` themselves
 
 
 _NO_ZONE = re.compile(r"[+-]((2[4-9]|[3-9][0-9])(:?[0-9]{2})?|[0-9]{2}:?[6-9][0-9])$")
@@ -165,22 +165,20 @@ def _draft(schema: Mapping[str, Any]) -> Any:
     find: Any = jsonschema.validators.validator_for
     default: Any = None if "$schema" in schema else jsonschema.Draft202012Validator
     kind = find(schema, default=default) if isinstance(named, str) else default
+    allowed = (
+        "the URI of draft 4 or a later one, such as http://json-schema.org/draft-07/schema# or "
+        "https://json-schema.org/draft/2020-12/schema; or no such key, which stands for the latter"
+    )
     if kind in {None, jsonschema.Draft3Validator}:
-        raise _wrong_schema(
-            ["$schema"],
-            named,
-            "the URI of draft 4 or a later one, such as http://json-schema.org/draft-07/schema# or "
-            "https://json-schema.org/draft/2020-12/schema; or no such key, which stands for the latter",
-        )
+        raise _wrong_schema(["$schema"], named, allowed)
     return kind
 
 
 def _unique_items(_: Any, wanted: object, given: object, __: object) -> Iterator[jsonschema.ValidationError]:
     """Check `uniqueItems`. jsonschema compares each object with each: that of a megabyte takes hours."""
-    if wanted and isinstance(given, list):
-        elements = cast("list[object]", given)
-        if len(set(map(_hashable, elements))) < len(elements):
-            yield _violation("duplicates")
+    elements = cast("list[object]", given) if wanted and isinstance(given, list) else []
+    if len(set(map(_hashable, elements))) < len(elements):
+        yield _violation("duplicates")
 
 
 def _violation(words: str) -> jsonschema.ValidationError:
@@ -207,10 +205,17 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _is_pattern(given: object) -> bool:
-    """Return whether a value is accepted by the format `regex`, which concerns text only."""
-    with suppress(re.error, OverflowError, ValueError):
-        return not isinstance(given, str) or bool(_compiled(given))
-    return False
+    """Return whether a value is accepted by the format `regex`, which concerns text only.
+
+    Patterns of payloads are not kept, long ones not by `re` either: one of a megabyte takes 15 MB and more.
+    """
+    try:
+        return not isinstance(given, str) or bool(_compiled.__wrapped__(given))
+    except (re.error, OverflowError, ValueError, RecursionError):
+        return False
+    finally:
+        if isinstance(given, str) and len(given) > LONG_PATTERN:
+            re.purge()
 
 
 def _pattern(_: Any, pattern: str, given: object, __: object) -> Iterator[jsonschema.ValidationError]:
@@ -276,8 +281,6 @@ def _bounded(keyword: Any, validator: Any, *args: Any) -> Any:
     """Check a keyword with alternatives. jsonschema lists all violations of each alternative."""
     return keyword(_FewErrors(validator), *args)
 
-
-_BOUNDED = {"anyOf", "oneOf"}
 
 _known: ContextVar[tuple[set[int], dict[int, list[jsonschema.ValidationError]]]] = ContextVar("known")
 """Where references found no violations, and the violations that they found elsewhere, by the identities of
@@ -372,9 +375,8 @@ def _check_parts(schema: Mapping[str, Any], kind: Any, registry: Any) -> None:
             with suppress(Unresolvable):
                 target = resolver.lookup(keywords[key])
             if target is None or not isinstance(cast("object", target.contents), (dict, bool)):
-                raise _wrong_schema(
-                    [*place, key], keywords[key], "a reference to an existing place in the schema"
-                )
+                allowed = "a reference to an existing place in the schema"
+                raise _wrong_schema([*place, key], keywords[key], allowed)
             pending.append((target.resolver, specification.create_resource(target.contents)))
         pending += [(resolver.in_subresource(each), each) for each in part.subresources()]
     _log_without_effect(without_effect)
@@ -436,9 +438,8 @@ def too_deep(payload: object) -> list[Problem]:
     level = [payload]
     for _ in range(DEEPEST + 1):
         level = [member for each in level for _, member in members_of(each)]
-        if not level:
-            return []
-    return [Problem("$", None, f"at most {DEEPEST} levels", "lists and objects are nested too deeply")]
+    problem = Problem("$", None, f"at most {DEEPEST} levels", "lists and objects are nested too deeply")
+    return [problem] if level else []
 
 
 def _each_once(problems: Iterable[Problem]) -> Iterator[Problem]:
@@ -480,9 +481,8 @@ def _problems_of(error: jsonschema.ValidationError) -> Iterator[Problem]:
             if key not in given:
                 yield Problem(json_path(*here, key), None, "", "missing")
     elif error.validator == "additionalProperties":
-        known: Iterable[str] = schema.get("properties", ())
-        patterns: Iterable[str] = schema.get("patternProperties", ())
-        finding = shortened(f"unknown key; known keys: {', '.join([*known, *patterns]) or 'none'}")
+        known: Iterable[str] = [*schema.get("properties", ()), *schema.get("patternProperties", ())]
+        finding = shortened(f"unknown key; known keys: {', '.join(known) or 'none'}")
         for key in _additional(given, schema):
             yield Problem(json_path(*here, key), given[key], "", finding)
     else:

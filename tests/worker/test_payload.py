@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 import sys
+import tracemalloc
 from typing import Any, ClassVar
 
 import pytest
@@ -484,6 +485,26 @@ def test_a_pattern_that_python_cannot_read_is_refused(pattern: str) -> None:
     assert words({"format": "regex"}, pattern)[0].endswith('a string in the format "regex"')
     with pytest.raises(InvalidArgument, match=r"payload_schema at \$\.pattern: "):
         PayloadSchema({"pattern": pattern})
+
+
+def test_long_patterns_of_payloads_are_not_kept_in_memory() -> None:
+    schema = PayloadSchema({"items": {"format": "regex"}, "pattern": "^a$"})
+    size = 3000
+
+    def kept_after(first: int) -> int:
+        schema.violations([str(number) + "ab$" * (size // 3) for number in range(first, first + 5)])
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = kept_after(0)
+        assert kept_after(5) - before < size
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_pattern_with_too_many_groups_within_groups_is_not_a_pattern() -> None:
+    assert words({"items": {"format": "regex"}}, ["(" * 5000])[0].startswith("$[0]: ")
 
 
 def test_a_schema_of_a_thousand_levels_is_an_error() -> None:
