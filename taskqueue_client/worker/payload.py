@@ -12,17 +12,14 @@ from difflib import get_close_matches
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
-from taskqueue_client._protocol.schemas import is_date_time_if_text, json_path, members_of
+from taskqueue_client._dates import is_date_time_of_zone_if_text
+from taskqueue_client._protocol.schemas import json_path, members_of
 from taskqueue_client.errors import InvalidArgument, Problem, shortened
-from taskqueue_client.worker.outcomes import malformed
+from taskqueue_client.worker.outcomes import malformed, too_deep
 from taskqueue_client.worker.worker_log import counted, log
 
 if TYPE_CHECKING:
     import jsonschema
-
-DEEPEST = 100
-"""The nesting levels of lists and objects that a payload may have. jsonschema needs several nested calls for
-each level, and Python limits these. A payload that was cut off when it was read has more levels."""
 
 MOST = 1000
 """The number of violations that are listed; a large payload can have millions."""
@@ -80,10 +77,8 @@ class PayloadSchema:
         try:
             found = itertools.chain.from_iterable(map(_problems_of, self._validator.iter_errors(payload)))
             problems = list(itertools.islice(_each_once(found), MOST + 1))
-        except BaseException as error:
-            if not _is_limit_of_calls(error):
-                raise
-            return [Problem("$", None, "", "nested too deeply for a schema that refers to itself")]
+        except BaseException as error:  # noqa: BLE001 - `_finding` raises those that no payload causes
+            return [Problem("$", None, "", _finding(error))]
         finally:
             _known.reset(known)
         if len(problems) > MOST:
@@ -99,14 +94,26 @@ def _is_limit_of_calls(error: BaseException) -> bool:
     return isinstance(error, RecursionError) or type(error).__name__ == "PanicException"
 
 
+def _finding(error: BaseException) -> str:
+    """Return why a payload could not be checked; raise what no payload causes.
+
+    jsonschema fails for some payloads, such as integers above 2**1024, and five of them would end a worker.
+    """
+    if _is_limit_of_calls(error):
+        return "nested too deeply for a schema that refers to itself"
+    if isinstance(error, MemoryError) or not isinstance(error, Exception):
+        raise error
+    log.error("jsonschema failed to check a payload", exc_info=error)
+    return shortened(f"the payload cannot be checked: {type(error).__name__}: {error}")
+
+
 def check_payload(schema: PayloadSchema | None, payload: object) -> None:
     """Check the payload of a task. Without a schema, it may be anything that is at most 100 levels deep.
 
     Raises:
         MalformedPayload: It lists the problems.
     """
-    problems = too_deep(payload) if schema is None else schema.violations(payload)
-    if problems:
+    if problems := schema.violations(payload) if schema else too_deep(payload):
         raise malformed(problems)
 
 
@@ -116,7 +123,7 @@ def _validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are incomple
 
     kind = _draft(schema)
     formats = jsonschema.FormatChecker(formats=FORMATS)
-    formats.checks("date-time")(_is_date_time)
+    formats.checks("date-time")(is_date_time_of_zone_if_text)
     formats.checks("regex")(_is_pattern)
     try:
         kind.check_schema(schema, formats)
@@ -128,30 +135,25 @@ def _validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are incomple
     keywords = {**_KEYWORDS, **bounded}
     if not re.search(r'"\$(dynamic|recursive)Ref"', json.dumps(schema, default=str, skipkeys=True)):
         keywords["$ref"] = partial(_checked_once, kind.VALIDATORS["$ref"])  # targets depend on nothing else
-    checked = _without_draft(schema)
-    return extend(kind, keywords)(checked, format_checker=formats, registry=EMPTY_REGISTRY)
+    return extend(kind, keywords)(_prepared(schema, kind), format_checker=formats, registry=EMPTY_REGISTRY)
 
 
-def _without_draft(part: Any) -> Any:
-    """Return a copy without `$schema`, where jsonschema would go on with its own keywords instead of ours."""
+def _prepared(part: Any, kind: Any, key: object = "") -> Any:
+    """Return a copy without `$schema`, where jsonschema would go on with its own keywords instead of ours.
+
+    Its keywords beside `items` fail for boolean `items` in the drafts that have `additionalItems`.
+    """
+    if key == "items" and isinstance(part, bool) and "additionalItems" in kind.VALIDATORS:
+        return {} if part else {"not": {}}
     if isinstance(part, list):
-        return [_without_draft(each) for each in cast("list[object]", part)]
+        return [_prepared(each, kind) for each in cast("list[object]", part)]
     if not isinstance(part, dict):
         return part
     return {
-        key: member if key in {"const", "enum"} else _without_draft(member)  # these are values
+        key: member if key in {"const", "enum"} else _prepared(member, kind, key)  # these are values
         for key, member in cast("dict[str, object]", part).items()
         if key != "$schema" or not isinstance(member, str)
     }
-
-
-_NO_ZONE = re.compile(r"[+-]((2[4-9]|[3-9][0-9])(:?[0-9]{2})?|[0-9]{2}:?[6-9][0-9])$")
-"""The end of a date-time with an offset that no zone has; the Queue's own check takes it."""
-
-
-def _is_date_time(given: object) -> bool:
-    """Return whether a value is accepted by the format `date-time`, which concerns text only."""
-    return is_date_time_if_text(given) and not (isinstance(given, str) and _NO_ZONE.search(given))
 
 
 def _draft(schema: Mapping[str, Any]) -> Any:
@@ -378,7 +380,11 @@ def _check_parts(schema: Mapping[str, Any], kind: Any, registry: Any) -> None:
                 allowed = "a reference to an existing place in the schema"
                 raise _wrong_schema([*place, key], keywords[key], allowed)
             pending.append((target.resolver, specification.create_resource(target.contents)))
-        pending += [(resolver.in_subresource(each), each) for each in part.subresources()]
+        subschemas: list[Any] = [*specification.subresources_of(part.contents)]
+        if "dependencies" in kind.VALIDATORS:  # where lists make `subresources_of` fail, or end too soon
+            subschemas += dict(members_of(keywords.get("dependencies"))).values()
+        resources = [specification.create_resource(each) for each in subschemas if not isinstance(each, list)]
+        pending += [(resolver.in_subresource(each), each) for each in resources]
     _log_without_effect(without_effect)
 
 
@@ -431,15 +437,6 @@ def _paths(schema: Mapping[str, Any]) -> dict[int, list[str | int]]:
                 paths[id(member)] = [*paths[id(part)], step]
                 parts.append(member)
     return paths
-
-
-def too_deep(payload: object) -> list[Problem]:
-    """Return the problem of a payload that has more than 100 levels; else nothing."""
-    level = [payload]
-    for _ in range(DEEPEST + 1):
-        level = [member for each in level for _, member in members_of(each)]
-    problem = Problem("$", None, f"at most {DEEPEST} levels", "lists and objects are nested too deeply")
-    return [problem] if level else []
 
 
 def _each_once(problems: Iterable[Problem]) -> Iterator[Problem]:

@@ -15,8 +15,8 @@ from jsonschema import ValidationError
 from taskqueue_client._protocol.schemas import json_path
 from taskqueue_client.errors import InvalidArgument, Problem
 from taskqueue_client.worker import payload as payload_module
-from taskqueue_client.worker.outcomes import MalformedPayload, outcome_of
-from taskqueue_client.worker.payload import DEEPEST, MOST, PayloadSchema
+from taskqueue_client.worker.outcomes import DEEPEST, MalformedPayload, outcome_of
+from taskqueue_client.worker.payload import MOST, PayloadSchema
 
 BUILD: dict[str, Any] = {
     "$schema": "http://json-schema.org/draft-07/schema#",
@@ -419,6 +419,7 @@ DRAFTS = [
     "http://json-schema.org/draft-07/schema#",
     "https://json-schema.org/draft/2020-12/schema",
 ]
+DRAFT_2019 = "https://json-schema.org/draft/2019-09/schema"
 
 
 @pytest.mark.parametrize("draft", DRAFTS)
@@ -439,6 +440,44 @@ def test_a_part_that_names_a_draft_is_checked_as_all_others(draft: str) -> None:
     }
     assert words(schema, {"a": "a"}) == []
     assert len(words(schema, {"a": "a\n"})) == 1
+
+
+@pytest.mark.parametrize("draft", [DRAFTS[1], DRAFT_2019, DRAFTS[2]])
+@pytest.mark.parametrize("others", [{"additionalItems": False}, {"unevaluatedItems": False}])
+def test_all_elements_may_be_allowed_or_none(draft: str, others: dict[str, Any]) -> None:
+    schema = {"$schema": draft, **others}
+    for payload in ([1], [], 1):
+        assert words({**schema, "items": True}, payload) == []
+        assert len(words({**schema, "items": False}, payload)) >= (payload == [1])
+    assert words({**schema, "items": False}, []) == []
+    assert words({"$schema": draft, "enum": [{"items": True}]}, {"items": True}) == []
+
+
+@pytest.mark.parametrize(
+    "dependencies",
+    [{"a": {"$ref": "#/definitions/a"}, "c": ["d"]}, {"c": ["d"], "a": {"$ref": "#/definitions/a"}}],
+)
+def test_a_schema_may_have_dependencies_on_keys_and_on_schemas(dependencies: dict[str, Any]) -> None:
+    schema: dict[str, Any] = {"$schema": DRAFTS[1], "dependencies": dependencies}
+    with pytest.raises(InvalidArgument, match=re.escape("payload_schema at $.dependencies.a['$ref']: ")):
+        PayloadSchema(schema)
+    schema["definitions"] = {"a": {"required": ["b"]}}
+    assert words(schema, {"a": 1}) == ["$.b: missing"]
+    assert words(schema, {"c": 1}) == ["$: 'd' is a dependency of 'c'"]
+
+
+def test_a_payload_that_jsonschema_fails_to_check_is_malformed() -> None:
+    (problem,) = words({"properties": {"a": {"multipleOf": 0.5}}}, {"a": 10**400})
+    assert problem == "$: the payload cannot be checked: OverflowError: int too large to convert to float"
+
+
+def test_a_lack_of_memory_is_not_blamed_on_the_payload() -> None:
+    class Exhausting(dict[str, Any]):
+        def __contains__(self, _: object) -> bool:
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        words({"properties": {"a": {}}}, Exhausting())
 
 
 def test_a_value_may_name_a_draft() -> None:
