@@ -133,8 +133,10 @@ def _validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are incomple
     extend: Any = jsonschema.validators.extend  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     bounded = {name: partial(_bounded, kind.VALIDATORS[name]) for name in ("anyOf", "oneOf")}
     keywords = {**_KEYWORDS, **bounded}
-    if not re.search(r'"\$(dynamic|recursive)Ref"', json.dumps(schema, default=str, skipkeys=True)):
-        keywords["$ref"] = partial(_checked_once, kind.VALIDATORS["$ref"])  # targets depend on nothing else
+    text = json.dumps(schema, default=str, skipkeys=True)  # without several `$id`s, each target is fixed
+    if text.count('"$id"') <= ("$id" in schema) or not re.search(r'"\$(dynamic|recursive)Ref"', text):
+        for number, name in enumerate((_REFERENCES | {"$recursiveRef"}) & kind.VALIDATORS.keys()):
+            keywords[name] = partial(_checked_once, kind.VALIDATORS[name], number)
     return extend(kind, keywords)(_prepared(schema, kind), format_checker=formats, registry=EMPTY_REGISTRY)
 
 
@@ -290,9 +292,9 @@ reference and list or object. Only the first thousand places have their violatio
 
 
 def _checked_once(
-    keyword: Any, validator: Any, target: str, given: object, schema: Mapping[str, Any]
+    keyword: Any, number: int, validator: Any, target: str, given: object, schema: Mapping[str, Any]
 ) -> Iterator[jsonschema.ValidationError]:
-    """Check `$ref`, but each list and object only once for each reference.
+    """Check references, but each list and object only once for each reference.
 
     For each alternative that refers to a schema for a member, jsonschema checks the member once more, and its
     own members four times, then eight times: 1 kB with 25 levels takes hours. Later checks have the first ten
@@ -301,7 +303,8 @@ def _checked_once(
     violations: Iterator[jsonschema.ValidationError] = keyword(validator, target, given, schema)
     if type(given) not in {dict, list}:
         return violations
-    (passed, failed), place = _known.get(), id(schema) << 64 | id(given)  # smaller than a pair
+    passed, failed = _known.get()
+    place = (id(schema) << 2 | number) << 64 | id(given)  # smaller than a tuple
     if place in passed:
         return iter(())
     if place in failed:

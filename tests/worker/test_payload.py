@@ -333,9 +333,12 @@ def test_few_violations_are_looked_for_in_alternatives_within_alternatives(found
     assert words(schema, [[["b"] * 20] * 20] * 20) == []
 
 
-def operator(name: str) -> dict[str, Any]:
+SAME = {"$ref": "#"}
+
+
+def operator(name: str, same: dict[str, Any] = SAME) -> dict[str, Any]:
     """Both refer to the schema for the same key, which comes before the one that tells them apart."""
-    members = {"args": {"items": {"$ref": "#"}, "type": "array"}, "op": {"const": name}}
+    members = {"args": {"items": same, "type": "array"}, "op": {"const": name}}
     return {"properties": members, "required": ["op", "args"]}
 
 
@@ -356,6 +359,36 @@ def test_alternatives_that_refer_to_one_schema_check_each_member_once(found: lis
     assert "one of the alternatives" in problem
     assert '$.leaf: a string that matches the pattern "b"' in words(schema, {"leaf": "a"})[0]
     assert len(found) == 3  # each reference has it once, and the last payload
+
+
+@pytest.mark.parametrize(
+    ("root", "same"),
+    [
+        ({"$dynamicAnchor": "node"}, {"$dynamicRef": "#node"}),
+        ({"$dynamicAnchor": "node", "$id": "https://example.com/root"}, {"$dynamicRef": "#node"}),
+        (
+            {"$recursiveAnchor": True, "$schema": "https://json-schema.org/draft/2019-09/schema"},
+            {"$recursiveRef": "#"},
+        ),
+    ],
+)
+def test_alternatives_that_refer_dynamically_to_one_schema_check_each_member_once(
+    found: list[str], root: dict[str, Any], same: dict[str, Any]
+) -> None:
+    leaf = {"properties": {"leaf": {"pattern": "b"}}, "required": ["leaf"]}
+    schema = {**root, "anyOf": [operator("and", same), leaf, operator("or", same)]}
+    assert words(schema, deep({"leaf": "b"})) == []
+    (problem,) = words(schema, deep({"leaf": "a"}))
+    assert "one of the alternatives" in problem
+    assert len(found) == 2  # each reference has it once
+
+
+def test_two_references_at_one_place_are_both_followed() -> None:
+    defs = {"list": {"type": "array"}, "short": {"$dynamicAnchor": "short", "maxItems": 1}}
+    schema = {"$ref": "#/$defs/list", "$dynamicRef": "#short", "$defs": defs}
+    assert words(schema, [1]) == []
+    assert words(schema, [1, 2]) == ["$: [1, 2] is not valid; expected at most 1 elements"]
+    assert words(schema, {}) == ['$: {} is not valid; expected a value of type "array"']
 
 
 def test_conditions_that_refer_to_one_schema_check_each_member_once(found: list[str]) -> None:
