@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from errno import EINVAL
 from pathlib import Path
 from queue import SimpleQueue
@@ -500,6 +500,13 @@ def open_server(request: pytest.FixtureRequest, live_logs: LiveLogs, log: TaskLo
     """The URL of a server that strangers can connect to."""
     if request.param == "live log":
         yield live_logs.add(log.path)
+    elif request.param == "live log, IPv6":
+        try:
+            over_ipv6 = LiveLogs("::1", 0)
+        except InvalidArgument as error:
+            pytest.skip(f"no IPv6 here: {error}")
+        with closing(over_ipv6):
+            yield over_ipv6.add(log.path)
     else:
         with TaskProxy("https://tc.example.com", Credentials("me", "secret"), (), time.time) as url:
             yield url
@@ -532,7 +539,11 @@ def test_idle_connections_of_strangers_use_few_descriptors_and_exclude_no_reader
 
 @pytest.mark.parametrize(
     ("open_server", "name"),
-    [("live log", "the server of live logs"), ("proxy", "the proxy of a run")],
+    [
+        ("live log", "the server of live logs on 127.0.0.1"),
+        ("live log, IPv6", "the server of live logs on [::1]"),
+        ("proxy", "the proxy of a run on 127.0.0.1"),
+    ],
     indirect=["open_server"],
 )
 def test_connections_that_wait_because_there_are_too_many_are_logged_once(
@@ -546,9 +557,7 @@ def test_connections_that_wait_because_there_are_too_many_are_logged_once(
         for each in clients[:3]:
             with suppress(ConnectionError):
                 assert each.recv(1) == b""
-    assert caplog.messages == [
-        f"{name} on 127.0.0.1:{server[1]} has 5 connections: further ones wait until one ends"
-    ]
+    assert caplog.messages == [f"{name}:{server[1]} has 5 connections: further ones wait until one ends"]
 
 
 @pytest.mark.parametrize("open_server", ["live log", "proxy"], indirect=True)

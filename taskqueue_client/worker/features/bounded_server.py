@@ -134,7 +134,7 @@ class BoundedServer(web.Server):
     @property
     def _shown(self) -> str:
         host, port, *_ = self._listener.getsockname()
-        return f"{self._name} on {host}:{port}"
+        return f"{self._name} on [{host}]:{port}" if ":" in host else f"{self._name} on {host}:{port}"
 
     def _make_room(self) -> None:
         if not self._was_full:  # once, as strangers could fill the log
