@@ -85,6 +85,7 @@ class BackgroundWork:
                 core.store.change(removal, now - _GRACE)
             # the next task of the same id must not meet them
             core.store.change("DELETE FROM claims WHERE task_id NOT IN (SELECT task_id FROM tasks)")
+        core.forget_workers(now - times.DAY)
 
     def _expire_at_night(self) -> None:
         """Run the jobs as they ran in the last night: what has expired since stays until the next one.
