@@ -34,6 +34,10 @@ def listening(serve: Serve, tls: ssl.SSLContext | None = None) -> Generator[int]
         return await asyncio.start_server(handle, "127.0.0.1", 0, ssl=tls)
 
     async def stop() -> None:
+        for listener in server.sockets:
+            loop.remove_reader(listener)
+        for _ in range(5):  # asyncio would forget, and leave open, a connection that is being accepted
+            await asyncio.sleep(0)
         server.close()
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
