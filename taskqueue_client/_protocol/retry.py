@@ -114,13 +114,16 @@ class RetryPolicy:
         for name in ("timeout", "connect_timeout", "read_timeout", "min_rate_window"):
             given = getattr(self, name)
             if not _is(given, int, float) or not 0 < given <= _LONGEST:
-                raise errors.InvalidArgument(name, given, "more than 0 and at most 1,000,000 seconds")
+                allowed = "a number of seconds, more than 0 and at most 1,000,000"
+                raise errors.InvalidArgument(name, given, allowed)
         if not _is(self.min_rate, int, float) or not self.min_rate >= 0:
-            raise errors.InvalidArgument("min_rate", self.min_rate, "at least 0 bytes per second")
+            raise errors.InvalidArgument(
+                "min_rate", self.min_rate, "a number of bytes per second, at least 0"
+            )
         for name in ("wait_initial", "wait_max", "wait_jitter"):
             given = getattr(self, name)
             if not _is(given, int, float) or not given >= 0:
-                raise errors.InvalidArgument(name, given, "at least 0 seconds")
+                raise errors.InvalidArgument(name, given, "a number of seconds, at least 0")
 
 
 _LONGEST = 1_000_000

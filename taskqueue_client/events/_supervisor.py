@@ -321,4 +321,4 @@ def session_type() -> type[BrokerSession]:
 def _check_numbers(**numbers: object) -> None:
     for name, number in numbers.items():
         if not isinstance(number, int | float) or not number > 0:
-            raise InvalidArgument(name, number, "more than 0 seconds")
+            raise InvalidArgument(name, number, "a number of seconds, more than 0")

@@ -320,3 +320,13 @@ def test_nobody_there_is_said_in_plain_words(make_client: Any) -> None:
 def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match=next(iter(wrong))):
         RetryPolicy(**wrong)
+
+
+@pytest.mark.parametrize("name", ["timeout", "wait_max"])
+def test_a_policy_says_that_its_durations_are_numbers(name: str) -> None:
+    """Ten minutes are more than 0 seconds, and other arguments of the package may be such text."""
+    policy: dict[str, Any] = {name: "10 minutes"}
+    with pytest.raises(
+        InvalidArgument, match=f"{name}: '10 minutes' is not valid; expected a number of seconds"
+    ):
+        RetryPolicy(**policy)

@@ -373,7 +373,7 @@ async def test_a_queue_that_another_connection_owns_raises_an_error(
         ({"prefetch": 2.5}, "prefetch: 2.5"),
         ({"redeliveries": 1.5}, "redeliveries: 1.5 is not valid; expected a whole number, 0 or more"),
         ({"duplicates": True}, "duplicates: True is not valid; expected a DuplicateFilter"),
-        ({"wait_initial": "1"}, "wait_initial: '1'"),
+        ({"wait_initial": "1 s"}, "wait_initial: '1 s' is not valid; expected a number of seconds"),
         ({"reconcile": "task"}, "reconcile: 'task' is not valid; expected a function"),
     ],
 )
