@@ -24,7 +24,12 @@ DATE_TIME = re.compile(
 
 def is_date_time(text: str) -> bool:
     """Return whether the Queue accepts `text` as a date-time: by its form, and as a day that exists."""
-    return epoch_seconds(text) is not None
+    read = epoch_seconds if len(text) <= _LONGEST_KEPT else epoch_seconds.__wrapped__
+    return read(text) is not None
+
+
+_LONGEST_KEPT = 100
+"""Characters of texts that the cache of `epoch_seconds` keeps: a payload may have a megabyte instead."""
 
 
 _NO_ZONE = re.compile(r"[+-]((2[4-9]|[3-9][0-9])(:?[0-9]{2})?|[0-9]{2}:?[6-9][0-9])$")

@@ -575,6 +575,22 @@ def test_long_patterns_of_payloads_are_not_kept_in_memory() -> None:
         tracemalloc.stop()
 
 
+def test_long_texts_of_payloads_that_shall_be_dates_are_not_kept_in_memory() -> None:
+    schema, size = PayloadSchema({"items": {"format": "date-time"}}), 100_000
+
+    def kept_after(first: int) -> int:
+        schema.violations([f"{number}{'x' * size}" for number in range(first, first + 5)])
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = kept_after(0)
+        assert kept_after(5) - before < size
+    finally:
+        tracemalloc.stop()
+    assert words({"format": "date-time"}, f"2026-11-21T10:00:00.{'1' * size}Z") == []
+
+
 def test_a_pattern_with_too_many_groups_within_groups_is_not_a_pattern() -> None:
     assert words({"items": {"format": "regex"}}, ["(" * 5000])[0].startswith("$[0]: ")
 
