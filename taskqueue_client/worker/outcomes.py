@@ -164,8 +164,9 @@ def too_deep(payload: object) -> list[Problem]:
     level = [payload]
     for _ in range(DEEPEST + 1):
         level = [member for each in level for _, member in members_of(each)]
-    problem = Problem("$", None, f"at most {DEEPEST} levels", "lists and objects are nested too deeply")
-    return [problem] if level else []
+        if not level:
+            return []
+    return [Problem("$", None, f"at most {DEEPEST} levels", "lists and objects are nested too deeply")]
 
 
 def _places_of(wanted: object, value: object) -> Iterator[list[str | int]]:
