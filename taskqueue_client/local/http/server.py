@@ -8,6 +8,7 @@ import re
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
@@ -119,6 +120,7 @@ class Server:
         """Stop listening, and end the requests under way."""
         if self._socket is not None:
             await _accept_no_more(self._socket)
+            _shut_down(self._socket)
         if self._runner is not None:
             await self._runner.cleanup()
             await asyncio.sleep(0)  # what the requests that were cut have left to do
@@ -200,6 +202,12 @@ async def _accept_no_more(listening: socket.socket) -> None:
         await asyncio.sleep(0)
 
 
+def _shut_down(open_socket: Any) -> None:
+    """End a connection, or listening. Closing alone ends nothing while a forked child has the socket, too."""
+    with suppress(OSError):  # the client has ended the connection before
+        open_socket.shutdown(socket.SHUT_RDWR)
+
+
 def _constant(response: web.Response) -> Handler:
     async def handler(request: web.BaseRequest) -> web.StreamResponse:
         return finish(request, response)
@@ -231,6 +239,12 @@ class _Connection(RequestHandler):
     def __init__(self, server: _Listener, **settings: Any) -> None:
         super().__init__(server, **settings)
         self._reject = server.reject
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Note the end of the connection; asyncio closes it afterwards."""
+        if self.transport is not None:
+            _shut_down(self.transport.get_extra_info("socket"))
+        super().connection_lost(exc)
 
     def handle_error(
         self,

@@ -47,6 +47,34 @@ with LocalQueue() as local:
         sys.exit(0)
     print(os.waitpid(child, 0)[1])
 """
+_OUTLIVED = """
+import os, signal, socket, sys
+from urllib.parse import urlsplit
+from taskqueue_client import LocalQueue
+
+signal.alarm(60)
+waiting, end = os.pipe()
+with LocalQueue() as local:
+    port = urlsplit(local.root_url).port
+    connection = socket.create_connection(("127.0.0.1", port))
+    local.run_expirers()  # the connection is accepted
+    if (child := os.fork()) == 0:
+        os.close(end)
+        os.read(waiting, 1)
+        os._exit(0)
+    connection.sendall(b"not HTTP\\r\\n\\r\\n")
+    while connection.recv(1024):
+        pass
+    print("closed")
+try:
+    socket.create_connection(("127.0.0.1", port))
+except ConnectionRefusedError:
+    print("refused")
+with LocalQueue(port=port):
+    print("started again")
+os.close(end)
+os.waitpid(child, 0)
+"""
 _WORKER = {"workerGroup": "group", "workerId": "worker"}
 _CLAIM = f"{QUEUE}/claim-work/test-provisioner/test-worker"
 
@@ -345,6 +373,11 @@ def test_a_forked_child_that_moves_its_parents_clock_gets_an_error() -> None:
     assert output.splitlines() == 2 * [
         "the local queue runs in the parent process, where its clock and workers are changed"
     ] + ["0"]
+
+
+def test_a_forked_child_keeps_neither_connections_nor_the_port_of_its_parents_queue_open() -> None:
+    output = subprocess.check_output([sys.executable, "-c", _OUTLIVED], text=True, timeout=120)
+    assert output.splitlines() == ["closed", "refused", "started again"]
 
 
 def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
