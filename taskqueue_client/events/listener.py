@@ -9,6 +9,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from contextlib import contextmanager, suppress
+from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 
@@ -467,11 +468,13 @@ class Listener(_Consumer[object]):
             raise RuntimeError(
                 "the listener cannot be read in `on_state`, which is called on the listener's own thread"
             )
-        future = asyncio.run_coroutine_threadsafe(method(*args, **kwargs), loop)
+        coroutine = method(*args, **kwargs)
+        ended: SimpleQueue[asyncio.Task[T]] = SimpleQueue()  # Ctrl-C may leave the lock of a Future locked
         try:
-            return future.result()
+            loop.call_soon_threadsafe(lambda: loop.create_task(coroutine).add_done_callback(ended.put))
+            return ended.get().result()
         except BaseException:  # Ctrl-C on this thread: without this, the coroutine would take the next event
-            future.cancel()
+            self._on_loop_thread(lambda: _end(coroutine))
             raise
 
     def _on_loop_thread(self, callback: Callable[[], None]) -> None:
@@ -497,3 +500,9 @@ class Listener(_Consumer[object]):
         loop, self._loop = self._running_loop(), None
         loop.call_soon_threadsafe(loop.stop)
         self._thread.join()
+
+
+def _end(coroutine: Coroutine[Any, Any, object]) -> None:
+    """Cancel the task of a coroutine, which may have ended, or have none: Ctrl-C may come at any moment."""
+    task = next((each for each in asyncio.all_tasks() if each.get_coro() is coroutine), None)
+    (task.cancel if task else coroutine.close)()

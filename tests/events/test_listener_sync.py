@@ -8,8 +8,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NoReturn
 
 import pytest
 
@@ -42,6 +42,38 @@ with events.Listener(events.PulseSettings.from_url(sys.argv[1]), bindings) as li
             print(error, flush=True)
         sys.exit(0)
     print(os.waitpid(child, 0)[1], listener.stopped, listener.get(timeout=0), listener.state)
+"""
+
+INTERRUPTED = """
+import faulthandler, sys
+from taskqueue_client import events
+
+class Interruption:
+    def __init__(self, number):
+        self.left = number
+
+    def __call__(self, frame, event, function):
+        if event == "c_return":
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+
+faulthandler.dump_traceback_later(100, exit=True)
+bindings = [events.task_completed(task_queue_id="test-interrupted/w")]
+with events.Listener(events.PulseSettings.from_url(sys.argv[1]), bindings) as listener:
+    number, interruption = 0, Interruption(0)
+    while interruption.left <= 0:
+        number += 1
+        interruption = Interruption(number)
+        sys.setprofile(interruption)
+        try:
+            listener.get(timeout=0)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.setprofile(None)
+        listener.get(timeout=0)
+print(number)
 """
 
 Publish = Callable[[list[str], str], None]
@@ -334,20 +366,55 @@ def test_an_event_that_came_together_with_an_interrupt_is_not_acknowledged(
     bindings = [events.task_completed(task_queue_id=pool)]
     (task_id,) = task_ids(1)
 
-    def interrupted_at_its_end(future: Future[object], timeout: float | None = None) -> object:
-        wait([future], timeout)
-        raise KeyboardInterrupt
+    class InterruptedAtItsEnd(queue.SimpleQueue[Any]):
+        def get(self, *_: object, **__: object) -> NoReturn:
+            super().get()
+            raise KeyboardInterrupt
 
     with Listener(settings, bindings, queue=durable) as listener:
         publish([task_id], pool)
         with monkeypatch.context() as patched:
-            patched.setattr(Future, "result", interrupted_at_its_end)
+            patched.setattr("taskqueue_client.events.listener.SimpleQueue", InterruptedAtItsEnd)
             with pytest.raises(KeyboardInterrupt):
                 listener.get()
     with Listener(settings, bindings, queue=durable) as listener:
         event = listener.get(timeout=10)
         assert event is not None
         assert task_of(event) == task_id
+
+
+def test_a_listener_can_be_read_after_a_ctrl_c_as_it_begins_to_wait(
+    settings: PulseSettings, publish: Publish, pool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = task_ids(1)
+
+    class InterruptedAtItsStart(queue.SimpleQueue[Any]):
+        def get(self, *_: object, **__: object) -> NoReturn:
+            raise KeyboardInterrupt
+
+    publish([], pool)
+    with Listener(settings, [events.task_completed(task_queue_id=pool)]) as listener:
+        with monkeypatch.context() as patched:
+            patched.setattr("taskqueue_client.events.listener.SimpleQueue", InterruptedAtItsStart)
+            with pytest.raises(KeyboardInterrupt):
+                listener.get()
+        assert listener.get(timeout=0) is None
+        publish(sent, pool)
+        event = listener.get(timeout=10)
+        assert event is not None
+        assert task_of(event) == sent[0]
+
+
+def test_a_listener_can_be_read_after_a_ctrl_c_at_any_moment(broker_url: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, broker_url],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout) > 5
 
 
 def test_a_second_thread_that_reads_a_listener_gets_an_error_and_the_first_its_event(
