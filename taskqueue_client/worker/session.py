@@ -122,7 +122,7 @@ class Session:
         with handled, self._hooks.watched():
             async with AsyncExitStack() as stack:
                 await self._start(stack)
-                await self._finished.wait()
+                await self._shutdown.until(self._finished)
         was_refused = self._failure is not None and not self._shutdown.has_begun
         if self._worker.runner is not None and not (self._shutdown.was_asked or was_refused):
             self._worker.runner.request_shutdown()  # not if refused: another machine would be, too

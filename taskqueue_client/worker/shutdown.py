@@ -420,6 +420,16 @@ class Shutdown:
         self._keeper.stop_claiming()
         self._follow(ShutdownPlan.of(self._config, within, left))
 
+    async def until(self, finished: asyncio.Event) -> None:
+        """Wait for the end of the worker. Ctrl-C in `serve`, which only asyncio handles, stops the runs."""
+        try:
+            await finished.wait()
+        except asyncio.CancelledError:
+            log.warning("interrupted: stopping the runs now")
+            self.begin(0.0)
+            await finished.wait()  # until they are reported, or until the next Ctrl-C
+            raise
+
     async def is_asked(self) -> bool:
         """Return whether the worker was told to shut down, or is told within `SIGNALED_WITHIN` seconds."""
         with suppress(TimeoutError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -578,6 +579,23 @@ def test_a_time_that_is_not_a_number_is_refused_in_the_call(world: World, within
     worker = worker_for(world, handler, max_tasks=1)
     worker.serve()
     assert reasons(world, task_id) == ["completed"]
+
+
+def test_a_ctrl_c_that_the_program_does_not_handle_hands_the_runs_of_serve_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were left until their claims expired."""
+    monkeypatch.setattr(shutdown, "HANDED_OVER_AFTER", 0.0)
+    task_id = world.create()
+
+    def handler(task: TaskRun) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        task.canceled.wait(WAIT)
+        task.canceled.check()
+
+    with pytest.raises(KeyboardInterrupt):
+        worker_for(world, handler).serve()
+    assert reasons(world, task_id) == HANDED_BACK
 
 
 class TestStart:
