@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from contextvars import copy_context
+from sys import is_finalizing
 from threading import Thread
 from time import sleep
 from typing import TYPE_CHECKING, Any
@@ -66,6 +67,8 @@ def call_on_threads(work: Callable[[], None], count: int, stop: Callable[[], obj
 
 def _is_started(work: Callable[[], None], threads: list[_Thread]) -> bool:
     """Start one more thread; return False if that is not possible."""
+    if is_finalizing():  # up to Python 3.11, `start` would wait for ever
+        return False
     threads.append(_Thread(target=copy_context().run, args=(work,), name=f"conversations_{len(threads)}"))
     try:
         threads[-1].start()

@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
 from itertools import cycle, repeat
 from queue import SimpleQueue
+from sys import is_finalizing
 from threading import Thread
 from typing import BinaryIO, NamedTuple, Protocol, Self, cast
 
@@ -345,12 +346,16 @@ class BlockThread:
         """Add a block. Waits while `AHEAD` batches wait."""
         self._blocks.append(block)
         self._size += len(block)
-        if self._size >= _BATCH:
+        if self._size < _BATCH:
+            return
+        if is_finalizing():  # no thread can be started; up to Python 3.11, `start` would wait for ever
+            self._take_batch(self._batch())
+        else:
             if self._thread is None:
                 self._start()
             self._room.get()
             self._batches.put(self._batch())
-            self._check()
+        self._check()
 
     def finish(self) -> None:
         """Wait until the function has taken all blocks."""

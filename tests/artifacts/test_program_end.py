@@ -1,4 +1,4 @@
-"""Transfers when the main thread has ended: in functions of `atexit`, and in threads that go on."""
+"""Transfers when the main thread has ended: in `atexit` functions, in `__del__`, in threads that go on."""
 
 from __future__ import annotations
 
@@ -47,7 +47,14 @@ def after_main():
     (3, 12) <= sys.version_info < (3, 12, 2),
     reason="these versions of Python start no threads then: https://github.com/python/cpython/issues/113964",
 )
-@pytest.mark.parametrize("when", ["atexit.register(transfer)", "threading.Thread(target=after_main).start()"])
+@pytest.mark.parametrize(
+    "when",
+    [
+        "atexit.register(transfer)",
+        "threading.Thread(target=after_main).start()",
+        "cycle = type('Cycle', (), {'__del__': lambda _: transfer()})(); cycle.itself = cycle; del cycle",
+    ],
+)
 def test_transfers_work_when_the_main_thread_has_ended(local: LocalQueue, run: Run, when: str) -> None:
     environment = {
         **os.environ,
@@ -58,6 +65,11 @@ def test_transfers_work_when_the_main_thread_has_ended(local: LocalQueue, run: R
         "EXPIRES": run.expires.isoformat(),
     }
     ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM + when], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", PROGRAM + when],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")
