@@ -330,10 +330,7 @@ class ConnectionDeadlines:
 
 
 class ConnectorTransport:
-    """An `AsyncTransport` over aiohttp's connector and httptools' parser.
-
-    The connector is made in the loop of the first request, and belongs to it.
-    """
+    """An `AsyncTransport` over httptools and aiohttp's connector, which the first request's loop owns."""
 
     _limit = 0  # none: the connector would count idle connections as used; `_places` sets the limit
 
@@ -409,9 +406,11 @@ class ConnectorTransport:
     async def aclose(self) -> None:
         for each in self._connections:
             each.fail(TransportFailed(_CLOSED_MEANWHILE))
-        self._closed, self._loop = True, None
-        if self._connector is not None:
+        self._closed, loop, self._loop = True, self._loop, None
+        if self._connector is not None and loop is asyncio.get_running_loop():
             await self._connector.close()
+        elif self._connector is not None:  # only its own loop could await it
+            self._end()
 
 
 def _abandon(connector: aiohttp.BaseConnector, connections: dict[HttpConnection, None], end: LoopEnd) -> None:

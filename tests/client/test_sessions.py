@@ -157,6 +157,17 @@ def test_an_async_client_in_another_event_loop_sends_nothing_and_says_so(server:
     assert len(server.received) == 2
 
 
+def test_an_async_client_can_be_closed_in_another_event_loop(server: ScriptedServer) -> None:
+    """As by a fixture of pytest-asyncio whose event loop is not that of the test."""
+    queue = AsyncQueue(server.root_url, CREDENTIALS)
+    with asyncio.Runner() as runner, asyncio.Runner() as another:
+        runner.run(queue.send(PING))
+        another.run(queue.close())
+        another.run(queue.close())
+        with pytest.raises(ClientUnusable, match="closed: make a new one"):
+            runner.run(queue.send(PING))
+
+
 async def test_a_closed_injected_async_session_is_named(server: ScriptedServer) -> None:
     async with aiohttp.ClientSession() as session:
         queue = AsyncQueue(server.root_url, session=session)
