@@ -206,12 +206,13 @@ class BrokerSession:
         while True:
             tag, acknowledged, requeue = await self._verdicts.get()
             try:
-                if acknowledged:
-                    await self._channel.basic_ack(tag, wait=False)
-                else:
-                    await self._channel.basic_nack(tag, requeue=requeue, wait=False)
-            except _LOSSES as error:
-                self._end(BrokerLost(f"a message could not be acknowledged: {_message(error)}"))
+                with broker_errors(None):
+                    if acknowledged:
+                        await self._channel.basic_ack(tag, wait=False)
+                    else:
+                        await self._channel.basic_nack(tag, requeue=requeue, wait=False)
+            except (BrokerLost, BrokerRefused) as error:
+                self._end(BrokerLost(f"a message could not be acknowledged: {error}"))
                 return
             self._verdicts.task_done()
 
@@ -261,6 +262,11 @@ def broker_errors(settings: PulseSettings | None) -> Generator[None]:
         if is_canceled():
             raise
         message = f"{where}the connection ended"  # how aiormq tells waiting callers
+        raise BrokerLost(message) from error
+    except Exception as error:
+        if type(error) is not Exception:
+            raise
+        message = f"{where}the connection ended"  # how aiormq tells them if the end follows a whole frame
         raise BrokerLost(message) from error
 
 

@@ -321,6 +321,27 @@ async def test_waits_grow_as_well_while_connections_end_before_they_have_proved_
     assert all(top / 2 <= wait <= top for wait, top in zip(waits, [2, 4, 2, 4, 2], strict=True))
 
 
+async def test_a_connection_that_ends_right_after_a_burst_of_messages_during_a_check_is_opened_again(
+    through_wire: PulseSettings, wire: Proxy, publisher: Publisher, pool: str, states: States
+) -> None:
+    """aiormq reads the end as a regular one then, and raises an `Exception` without a word for the check."""
+    clock = WatchedClock()
+    binding = events.task_completed(task_queue_id=pool)
+    async with AsyncListener(
+        through_wire, [binding], on_state=states, clock=clock, wait_initial=2, check_interval=300
+    ):
+        wire.silence()
+        await publisher.complete(task_ids(40), pool)
+        await clock.move_a_sleeper(300)
+        await clock.sleeper(30)  # the check waits for its response
+        wire.speak()
+        await asyncio.sleep(0)  # the messages are written, and nothing is read of them
+        wire.cut()
+        await states.until(lambda names: names[-1] is State.DISCONNECTED)
+        await clock.move_a_sleeper(states.changes[-1].retry_in or 0)
+        await states.until(lambda names: names.count(State.LISTENING) == 2)
+
+
 async def test_a_deleted_queue_is_declared_again_at_once(
     settings: PulseSettings, publisher: Publisher, pool: str, queue: str, states: States
 ) -> None:
