@@ -120,11 +120,6 @@ class Core:
         """Call `on_resolved` after the transition: the dependency resolver gets work."""
         self._resolved = True
 
-    def forget_workers(self, before: int) -> None:
-        """Forget workers that have not been active since a moment: fleets make new worker ids for ever."""
-        self.noted = {key: moment for key, moment in self.noted.items() if moment >= before}
-        self.seen = {worker: moment for worker, moment in self.seen.items() if moment >= before}
-
     def _after_commit(self) -> None:
         outbox, pending, resolved = self._outbox, self._pending, self._resolved
         self._forget()

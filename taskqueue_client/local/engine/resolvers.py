@@ -10,6 +10,7 @@ from .core import Core
 from .run_transitions import cancel, drop_claims, finish_with_exception, send_exception
 from .scheduling import resolve_task
 from .task_records import Run, Task, find_task
+from .worker_records import forget_removed
 
 _DUE = (
     "SELECT min(moment) FROM (SELECT min(taken_until) AS moment FROM claims"
@@ -85,7 +86,7 @@ class BackgroundWork:
                 core.store.change(removal, now - _GRACE)
             # the next task of the same id must not meet them
             core.store.change("DELETE FROM claims WHERE task_id NOT IN (SELECT task_id FROM tasks)")
-        core.forget_workers(now - times.DAY)
+            forget_removed(core, now)
 
     def _expire_at_night(self) -> None:
         """Run the jobs as they ran in the last night: what has expired since stays until the next one.

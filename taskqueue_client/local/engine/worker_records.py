@@ -209,6 +209,15 @@ def add_recent_tasks(core: Core, task_queue_id: str, worker: Worker, runs: list[
         _save(core, known)
 
 
+def forget_removed(core: Core, now: int) -> None:
+    """Forget the activity of workers without a record, and what was noted too long ago to count."""
+    recorded = core.store.rows("SELECT task_queue_id, worker_group, worker_id FROM workers")
+    for worker in core.seen.keys() - set(recorded):
+        del core.seen[worker]
+    for key in [key for key, noted in core.noted.items() if noted <= now - _INTERVAL]:
+        del core.noted[key]
+
+
 def _is_due(core: Core, key: str, now: int) -> bool:
     """Return whether to write down that a queue or a worker is in use; if so, not again for a while."""
     noted = core.noted.get(key)

@@ -399,19 +399,6 @@ def test_expired_tasks_stay_for_half_an_hour(world: World) -> None:
         world.status(task_id)
 
 
-async def test_the_nightly_jobs_forget_workers_that_have_gone(world: World) -> None:
-    """Where each run has a worker with a new id, their number would grow for ever."""
-    for number in range(3):
-        world.create()
-        await world.claim_work(worker=f"gone-{number}")
-    world.clock.advance(days=2)
-    world.create()
-    await world.claim_work(worker="new")
-    world.background.expire()
-    assert [who[2] for who in world.core.seen] == ["new"]
-    assert {each.rpartition("/")[2] for each in world.core.noted} == {QUEUE.partition("/")[2], "new"}
-
-
 def test_the_nightly_jobs_clear_every_table(world: World) -> None:
     required = world.running()
     world.create(dependencies=[required])

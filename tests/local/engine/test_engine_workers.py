@@ -412,3 +412,14 @@ def test_of_two_runs_claimed_at_the_same_time_the_later_one_is_listed(world: Wor
     world.claim(task_id, run_id=1, worker="w2")
     (claimed,) = world.engine.list_claimed_tasks(QUEUE, None, ALL)["tasks"]
     assert (claimed["runId"], claimed["workerId"]) == (1, "w2")
+
+
+async def test_workers_whose_records_are_removed_by_night_leave_nothing_in_memory(world: World) -> None:
+    await seen(world, "kept")
+    declare(world, "kept", 30 * DAY)
+    await seen(world, "gone")
+    await seen(world, "gone-too", "prov/other")
+    world.claim(world.create(), worker="without-a-record")
+    world.clock.advance(3 * DAY)
+    assert list(world.core.seen) == [(QUEUE, GROUP, "kept")]
+    assert not world.core.noted
