@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 
@@ -92,6 +94,30 @@ def test_it_may_be_taken_before_the_event_loop_begins(world: World) -> None:
 
     work(world, handler, max_tasks=2)
     check_completed(world, tasks)
+
+
+def test_a_run_does_not_grow_with_the_number_of_event_loops_that_its_handler_has_run(world: World) -> None:
+    tasks = [world.create()]
+    clients: list[AsyncQueue] = []
+    alive: list[int] = []
+
+    def handler(task: TaskRun) -> None:
+        loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+
+        async def use() -> None:
+            loops.add(asyncio.get_running_loop())
+            clients.append(task.async_queue)
+            await ping(task.async_queue)
+
+        for _ in range(5):
+            asyncio.run(use())
+        gc.collect()
+        alive.append(len(loops))
+
+    work(world, handler, max_tasks=1)
+    check_completed(world, tasks)
+    assert alive == [1]  # the last one, until the run ends or uses another one
+    assert len({id(each) for each in clients}) == 1
 
 
 def test_it_works_in_event_loops_of_a_handler_under_test(world: World) -> None:

@@ -291,13 +291,15 @@ class RunResources:
         A loop that the handler has started, such as by `asyncio.run`, gets separate connections: those of
         the worker would belong to that loop, and later runs could not use them.
         """
-        loop = _running_loop()
+        loop, shared, clients = _running_loop(), self.shared.async_queue, self._async_queues
         with self._own_lock:
-            if loop not in self._async_queues:
-                shared = self.shared.async_queue
-                client = shared if loop is not None and loop is shared.loop else shared.beside()
-                self._async_queues[loop] = self._client(client)
-            return self._async_queues[loop]
+            if loop not in clients:
+                ended = [each for each in clients if each is not None and each.is_closed()]
+                if loop is not None and loop is shared.loop:
+                    clients[loop] = self._client(shared)
+                else:  # each client is kept until the end of the run, to be told the credentials
+                    clients[loop] = clients.pop(ended[0]) if ended else self._client(shared.beside())
+            return clients[loop]
 
     def _client(self, client: C) -> C:
         """Return a copy of a client that signs with the scopes of `_allowed`.
