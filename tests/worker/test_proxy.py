@@ -23,6 +23,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 import aiohttp
 import psutil
@@ -994,6 +995,27 @@ def test_a_proxy_is_closed_before_the_run_is_reported(
         working.wait_for_end()
     assert world.run(task_id).state == "completed"
     assert urls[1:] == ["refused"]
+
+
+def test_a_run_does_not_grow_with_the_number_of_proxies_that_its_handler_has_closed(world: World) -> None:
+    world.create()
+    alive: list[int] = []
+
+    def handler(task: TaskRun) -> None:
+        proxies: WeakSet[object] = WeakSet()
+
+        def use_one() -> None:
+            proxies.add(proxy := task.proxy())
+            with proxy:
+                pass
+
+        for _ in range(5):
+            use_one()
+        gc.collect()
+        alive.append(len(proxies))
+
+    work(world, handler, max_tasks=1)
+    assert alive == [1]  # the last one, until the run ends or starts another one
 
 
 def test_a_thread_that_outlives_the_run_starts_no_proxy(world: World) -> None:

@@ -240,6 +240,12 @@ class ClaimedRun(LoggedRun):
             tell(self.credentials)  # first: one that fails is not called again
             self._watchers.append(tell)
 
+    def forget_watcher(self, tell: Callable[[Credentials], object]) -> None:
+        """Call `tell` with no further credentials."""
+        with self._lock:
+            if tell in self._watchers:
+                self._watchers.remove(tell)
+
     def client(self, client: C, authorized_scopes: tuple[str, ...] | None = None) -> C:
         """Return a copy of a client that always signs with the current credentials.
 

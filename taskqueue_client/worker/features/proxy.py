@@ -144,6 +144,11 @@ class TaskProxy:
         """Sign with other credentials from the next attempt on. May be called from any thread."""
         self._signer = _RunSigner(credentials.restricted_to(self._authorized_scopes))
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._is_closed
+
     def close(self) -> None:
         """Stop listening and close all connections, those of calls under way too."""
         if not self._is_closed:

@@ -361,6 +361,9 @@ class RunResources:
         with self._lock:
             is_late = self._has_ended or attempt != self.attempt
             if not is_late:
+                for closed in [each for each in self._proxies if each.is_closed]:
+                    self._proxies.remove(closed)
+                    run.forget_watcher(closed.use_credentials)
                 self._proxies.append(proxy)
         if is_late:  # so nobody else would close it
             proxy.close()
