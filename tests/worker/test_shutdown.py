@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import os
 import signal
@@ -776,6 +777,34 @@ class TestSignals:
             process.send_signal(signal.SIGTERM)
             assert process.wait(WAIT) == 0
         assert reasons(world, task_id) == HANDED_BACK
+
+    def test_one_that_was_ignored_at_the_start_stays_ignored(
+        self, world: World, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        task_id = world.create()
+        caplog.set_level(logging.INFO)
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            worker_for(world, lambda _: os.kill(os.getpid(), signal.SIGHUP), max_tasks=1).run()
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        finally:
+            signal.signal(signal.SIGHUP, before)
+        assert "received SIGHUP" not in caplog.text
+        assert reasons(world, task_id) == ["completed"]
+
+    def test_the_program_s_own_handlers_are_back_when_the_worker_has_ended(self, world: World) -> None:
+        def own(number: int, frame: object) -> None:
+            """Do nothing."""
+
+        world.create()
+        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+        before = {each: signal.signal(each, own) for each in numbers}
+        try:
+            worker_for(world, lambda _: None, max_tasks=1).run()
+            assert [signal.getsignal(each) for each in numbers] == [own] * 4
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
 
 
 class SuspendedWake(ThreadsafeCalls):
