@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import socketserver
 import subprocess
@@ -13,11 +14,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from taskqueue_client.local.faults import Delay
-from taskqueue_client.worker import shutdown
+from taskqueue_client.worker import WorkerConfig, shutdown
 from taskqueue_client.worker.commands import work_directory
 from taskqueue_client.worker.loop import WorkerSettings
 from taskqueue_client.worker.outcomes import InternalError
@@ -122,6 +124,32 @@ def test_a_worker_ends_in_time_though_its_work_directory_cannot_be_removed(
         working.wait_for_end()
     may_remove.set()
     assert "is left behind: its file system does not respond, or it is large" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "within", "left", "steps"),
+    [
+        ({}, None, None, (60, 85, 90)),
+        ({}, 300, None, (300, 325, 330)),
+        ({}, math.inf, None, (math.inf, math.inf, math.inf)),
+        ({"termination_grace": 40}, None, None, (60, 115, 120)),
+        ({"shutdown_timeout": 3600}, None, None, (60, 3595, 3600)),
+        ({"shutdown_timeout": 80}, None, None, (50, 75, 80)),  # early enough for reports and logs
+        ({"shutdown_timeout": 80}, math.inf, None, (50, 75, 80)),
+        ({"shutdown_timeout": 8}, None, None, (4, 6, 8)),  # half of a short time, and a quarter of it
+        ({"graceful_shutdown_timeout": 3600}, None, 120, (90, 115, 120)),
+        ({}, None, 120, (60, 85, 90)),
+        ({}, None, 40, (20, 35, 40)),
+        ({"shutdown_timeout": 80}, None, 120, (50, 75, 80)),
+        ({}, 0, 10, (0, 7.5, 10)),
+    ],
+)
+def test_the_steps_of_a_shutdown_leave_time_for_reports(
+    settings: dict[str, Any], within: float | None, left: float | None, steps: tuple[float, ...]
+) -> None:
+    config = WorkerConfig(task_queue_id="proj/w", worker_group="group", worker_id="worker", **settings)
+    plan = shutdown.ShutdownPlan.of(config, within, left)
+    assert (plan.stop_runs, plan.abandon_handlers, plan.end) == steps
 
 
 def test_a_handler_that_does_not_end_is_reported_before_the_timeout(
