@@ -15,16 +15,20 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock, create_autospec
 
 import pytest
 
+from taskqueue_client.clock import MovableClock
 from taskqueue_client.local.faults import Delay
 from taskqueue_client.worker import WorkerConfig, shutdown
+from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.commands import work_directory
 from taskqueue_client.worker.loop import WorkerSettings
 from taskqueue_client.worker.outcomes import InternalError
 from taskqueue_client.worker.run.run_resources import RunResources
 from taskqueue_client.worker.run.task_run import TaskRun
+from taskqueue_client.worker.run.upload_retries import RetryClock
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.worker_world import Stuck, Working, worker_for
 
@@ -150,6 +154,36 @@ def test_the_steps_of_a_shutdown_leave_time_for_reports(
     config = WorkerConfig(task_queue_id="proj/w", worker_group="group", worker_id="worker", **settings)
     plan = shutdown.ShutdownPlan.of(config, within, left)
     assert (plan.stop_runs, plan.abandon_handlers, plan.end) == steps
+
+
+@pytest.mark.parametrize(
+    ("begin", "again", "told"),
+    [
+        (("terminate", math.inf), ("request",), "may go on for 60.0 s, and the worker ends within 3600 s"),
+        (("terminate", 20), ("request",), "may go on for 20.0 s, and the worker ends within 3600 s"),
+        (("terminate", 20), ("on_notice", 120), "may go on for 20.0 s, and the worker ends within 120 s"),
+        (("on_notice", 40), ("terminate", math.inf), "may go on for 20.0 s, and the worker ends within 40 s"),
+        (("on_notice", 40), ("terminate", 5), "may go on for 5.0 s, and the worker ends within 40 s"),
+        (("on_notice", 40), ("on_notice", 0), "stopping 1 run; the worker ends within 10 s"),
+    ],
+)
+async def test_a_shutdown_that_has_begun_is_shortened_and_never_extended(
+    caplog: pytest.LogCaptureFixture, begin: tuple[Any, ...], again: tuple[Any, ...], told: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    identity: dict[str, Any] = {"task_queue_id": "proj/w", "worker_group": "group", "worker_id": "worker"}
+    clock = MovableClock(held=True)
+    begun = shutdown.Shutdown(
+        WorkerConfig(**identity, shutdown_timeout=3600),
+        create_autospec(Keeper, instance=True),
+        MagicMock(unresolved=1),
+        clock,
+        RetryClock(clock),
+    )
+    for method, *arguments in (begin, again):
+        getattr(begun, method)(*arguments)
+    plans = [each for each in caplog.messages if each.startswith("shutting down: ")]
+    assert told in plans[-1]
 
 
 def test_a_handler_that_does_not_end_is_reported_before_the_timeout(
