@@ -366,7 +366,6 @@ class Shutdown:
         self._began: float | None = None
         self._following: asyncio.Task[None] | None = None
         self._stop_at = self._end_at = math.inf
-        self._runs_stopped = False
 
     @property
     def has_begun(self) -> bool:
@@ -444,11 +443,11 @@ class Shutdown:
 
     def _bring_forward(self, within: float | None, left: float | None) -> None:
         now = self._clock.monotonic()
-        until_stop, until_end = self._stop_at - now, self._end_at - now
+        until_stop, until_end = max(self._stop_at - now, 0.0), self._end_at - now
         if within is None:
             within = self._config.graceful_shutdown_timeout if left is None else math.inf
         left = math.inf if left is None else left
-        if not self._runs_stopped and (within < until_stop or left < until_end):
+        if within < until_stop or left < until_end:
             self._follow(ShutdownPlan.of(self._config, min(within, until_stop), min(left, until_end)))
 
     def _follow(self, plan: ShutdownPlan) -> None:
@@ -475,7 +474,6 @@ class Shutdown:
         self._time_out(f"the shutdown timed out after {plan.end:.0f} s")
 
     def _stop_runs(self) -> None:
-        self._runs_stopped = True
         for each in self._runs:
             each.stop(shutting_down())
 
@@ -488,6 +486,7 @@ class Shutdown:
             each.hurry()
         words = f"the worker did not end within {HURRIED:.0f} s after the second request to shut down"
         asyncio.get_running_loop().call_later(HURRIED, self._time_out, words)
+        self._stop_at = self._end_at = self._clock.monotonic()  # there are no earlier steps
 
     def _time_out(self, why: str) -> None:
         if self.timed_out.done():
