@@ -131,8 +131,7 @@ def _validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are incomple
         raise _wrong_schema(error.absolute_path, None, "", error.message) from None
     _check_parts(schema, kind, EMPTY_REGISTRY)
     extend: Any = jsonschema.validators.extend  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    bounded = {name: partial(_bounded, kind.VALIDATORS[name]) for name in ("anyOf", "oneOf")}
-    keywords = {**_KEYWORDS, **bounded}
+    keywords = _KEYWORDS | {name: partial(_bounded, kind.VALIDATORS[name]) for name in ("anyOf", "oneOf")}
     text = json.dumps(schema, default=str, skipkeys=True)  # without several `$id`s, each target is fixed
     if text.count('"$id"') <= ("$id" in schema) or not re.search(r'"\$(dynamic|recursive)Ref"', text):
         for number, name in enumerate((_REFERENCES | {"$recursiveRef"}) & kind.VALIDATORS.keys()):
@@ -141,21 +140,22 @@ def _validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are incomple
 
 
 def _prepared(part: Any, kind: Any, key: object = "") -> Any:
-    """Return a copy without `$schema`, where jsonschema would go on with its own keywords instead of ours.
-
-    Its keywords beside `items` fail for boolean `items` in the drafts that have `additionalItems`.
-    """
+    """Return a copy without `$schema`, where jsonschema would go on with its own keywords instead of ours."""
     if key == "items" and isinstance(part, bool) and "additionalItems" in kind.VALIDATORS:
-        return {} if part else {"not": {}}
-    if isinstance(part, list):
-        return [_prepared(each, kind) for each in cast("list[object]", part)]
+        return {} if part else {"not": {}}  # jsonschema's keywords beside `items` fail for booleans
     if not isinstance(part, dict):
-        return part
+        elements = cast("list[object]", part)
+        return [_prepared(each, kind) for each in elements] if isinstance(part, list) else part
+    has_names = key in _WITH_NAMES
     return {
-        key: member if key in {"const", "enum"} else _prepared(member, kind, key)  # these are values
-        for key, member in cast("dict[str, object]", part).items()
-        if key != "$schema" or not isinstance(member, str)
+        name: member if name in _VALUES and not has_names else _prepared(member, kind, not has_names and name)
+        for name, member in cast("dict[str, object]", part).items()
+        if name != "$schema" or not isinstance(member, str)
     }
+
+
+_VALUES = {"const", "enum"}
+_WITH_NAMES = {"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"}
 
 
 def _draft(schema: Mapping[str, Any]) -> Any:

@@ -486,6 +486,22 @@ def test_all_elements_may_be_allowed_or_none(draft: str, others: dict[str, Any])
     assert words({"$schema": draft, "enum": [{"items": True}]}, {"items": True}) == []
 
 
+@pytest.mark.parametrize("key", ["const", "enum", "properties", "items", "a"])
+@pytest.mark.parametrize("names", ["properties", "definitions"])
+def test_a_name_that_is_also_a_keyword_leads_to_a_part_that_is_checked_as_all_others(
+    names: str, key: str
+) -> None:
+    values = [{"$schema": DRAFTS[1], "items": True}, [1], "a\n"]
+    part = {"$schema": DRAFTS[1], "additionalItems": False, "enum": values, "items": True}
+    schema: dict[str, Any] = {"$schema": DRAFTS[1], "properties": {key: part}}
+    if names == "definitions":
+        schema |= {names: {key: part}, "properties": {key: {"$ref": f"#/{names}/{key}"}}}
+    assert [words(schema, {key: each}) for each in values] == [[]] * 3
+    assert len(words(schema, {key: [2]})) == 1
+    part["pattern"] = "^a$"
+    assert len(words(schema, {key: "a\n"})) == 1  # jsonschema's own `pattern` takes it
+
+
 @pytest.mark.parametrize(
     "dependencies",
     [{"a": {"$ref": "#/definitions/a"}, "c": ["d"]}, {"c": ["d"], "a": {"$ref": "#/definitions/a"}}],
