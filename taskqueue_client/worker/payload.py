@@ -141,20 +141,20 @@ def _validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are incomple
 
 def _prepared(part: Any, kind: Any, key: object = "") -> Any:
     """Return a copy without `$schema`, where jsonschema would go on with its own keywords instead of ours."""
-    if key == "items" and isinstance(part, bool) and "additionalItems" in kind.VALIDATORS:
-        return {} if part else {"not": {}}  # jsonschema's keywords beside `items` fail for booleans
+    if isinstance(part, bool) and (key is None or (key == "items" and "additionalItems" in kind.VALIDATORS)):
+        return {} if part else {"not allowed": True}  # jsonschema names no key, or fails
     if not isinstance(part, dict):
         elements = cast("list[object]", part)
         return [_prepared(each, kind) for each in elements] if isinstance(part, list) else part
     has_names = key in _WITH_NAMES
+    values = () if has_names else ("const", "enum")
     return {
-        name: member if name in _VALUES and not has_names else _prepared(member, kind, not has_names and name)
+        name: member if name in values else _prepared(member, kind, None if has_names else name)
         for name, member in cast("dict[str, object]", part).items()
         if name != "$schema" or not isinstance(member, str)
     }
 
 
-_VALUES = {"const", "enum"}
 _WITH_NAMES = {"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"}
 
 
@@ -199,8 +199,7 @@ _PARTS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\$", re.DOTALL)
 def _compiled(pattern: str) -> re.Pattern[str]:
     r"""Return a pattern whose `$` is the very end (`\Z`), and `\d` and `\w` are ASCII, as in JSON Schema.
 
-    For Python, `$` is also before a last newline: a payload could add one to each value. And `\w` has letters
-    such as `ä`, which other workers refuse.
+    For Python, `$` is also before a last newline, which payloads could add, and `\w` has letters such as `ä`.
     """
     compiled = re.compile(pattern, re.ASCII)
     if compiled.flags & re.MULTILINE:  # by `(?m)`, where `$` is the end of each line
@@ -332,13 +331,14 @@ def _copied(error: jsonschema.ValidationError) -> jsonschema.ValidationError:
     return type(error)(error.message, path=error.path, schema_path=error.schema_path, **same)
 
 
-_KEYWORDS = {
+_KEYWORDS: dict[str, Any] = {
+    "not allowed": lambda *_: [_violation("not allowed")],  # pyright: ignore[reportUnknownLambdaType]
     "additionalProperties": _additional_properties,
     "pattern": _pattern,
     "patternProperties": _pattern_properties,
     "uniqueItems": _unique_items,
 }
-"""The keywords that jsonschema checks in another way."""
+"""The keywords that jsonschema checks in another way, and one for `false` in `_prepared`."""
 
 
 def _hashable(value: object) -> object:

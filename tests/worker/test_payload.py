@@ -502,6 +502,17 @@ def test_a_name_that_is_also_a_keyword_leads_to_a_part_that_is_checked_as_all_ot
     assert len(words(schema, {key: "a\n"})) == 1  # jsonschema's own `pattern` takes it
 
 
+@pytest.mark.parametrize("draft", [*DRAFTS[1:], DRAFT_2019])
+def test_a_key_that_a_schema_forbids_is_named(draft: str) -> None:
+    part = {"properties": {"const": False, "old": False}, "patternProperties": {"^x": False, "^y": True}}
+    schema = {"$schema": draft, "properties": {"a": part}}
+    assert words(schema, {"a": {"const": 1, "old": 1, "x1": 1, "y1": 1}}) == [
+        "$.a.const: not allowed",
+        "$.a.old: not allowed",
+        "$.a.x1: not allowed",
+    ]
+
+
 @pytest.mark.parametrize(
     "dependencies",
     [{"a": {"$ref": "#/definitions/a"}, "c": ["d"]}, {"c": ["d"], "a": {"$ref": "#/definitions/a"}}],
