@@ -31,6 +31,7 @@ from taskqueue_client.worker.claims.reclaiming import Reclaiming
 from taskqueue_client.worker.outcomes import LossReason
 from taskqueue_client.worker.run.reporting import Reporter
 from taskqueue_client.worker.run.upload_retries import RetryBudget, RetryClock
+from tests.client.scripted import Say, ScriptedServer, say
 from tests.worker.passing_clock import PassingClock
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, Told, World, iso
 from tests.worker.request_log import Request, requests_noted
@@ -361,6 +362,29 @@ class TestReporting:
         assert len(clock.sleeps) == 6
         assert is_spread_around(clock.sleeps[:5], GROWING, 0.5)
         assert world.run(run.task_id).reason_resolved == "completed"
+
+    @pytest.mark.parametrize("response", [Say(204, b""), say({}, 201), say({"status": {"new": 1}})])
+    async def test_the_status_of_a_response_confirms_a_report_whatever_else_it_says(
+        self, world: World, clock: PassingClock, queue: AsyncQueue, response: Say
+    ) -> None:
+        """A Queue of another version has resolved the run: retries would only occupy the slot."""
+        run = await claimed(world, queue, clock)
+        with ScriptedServer() as server:
+            server.otherwise = response
+            async with AsyncQueue(server.root_url, clock=clock) as other:
+                assert await self.report(run, other, clock) is ClaimState.RESOLVED
+        assert len(server.received) == 1
+
+    async def test_a_page_of_a_proxy_confirms_no_report(
+        self, world: World, clock: PassingClock, queue: AsyncQueue
+    ) -> None:
+        run = await claimed(world, queue, clock)
+        with ScriptedServer() as server:
+            server.script.extend([Say(200, b"<html>please log in</html>"), Say(200, b"")])
+            server.otherwise = say({})
+            async with AsyncQueue(server.root_url, clock=clock) as other:
+                assert await self.report(run, other, clock) is ClaimState.RESOLVED
+        assert len(server.received) == 3
 
     async def test_a_refused_report_whose_cause_cannot_be_looked_up_loses_the_run(
         self,
