@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskqueue_client.models import TaskClaim, TaskReclaim
-from taskqueue_client.worker.claims.claimed_run import Lease, attempt_timeout, retry_in
+from taskqueue_client.models import TaskClaim
+from taskqueue_client.worker.claims.claimed_run import Lease, Reclaimed, attempt_timeout, retry_in
 from tests.worker.queue_world import iso
 
 SERVER_NOW = datetime(2031, 5, 6, 7, 8, 9, 123000, UTC)
@@ -66,9 +66,9 @@ def claim(seconds: float, *, certificate_age: float = 0.0, with_certificate: boo
     return msgspec.json.decode(msgspec.json.encode({**data, "task": {}}), type=TaskClaim)
 
 
-def reclaim(seconds: float, *, certificate_age: float = 0.0, with_certificate: bool = True) -> TaskReclaim:
+def reclaim(seconds: float, *, certificate_age: float = 0.0, with_certificate: bool = True) -> Reclaimed:
     data = response(seconds, certificate_age=certificate_age, with_certificate=with_certificate)
-    return msgspec.convert(data, TaskReclaim)
+    return msgspec.convert(data, Reclaimed)
 
 
 def test_the_length_is_the_difference_of_two_times_of_the_server() -> None:

@@ -157,6 +157,23 @@ class TestReclaiming:
         assert run.has_claim
         assert told.failed_reclaims.qsize() == 1
 
+    async def test_a_reclaim_succeeds_whatever_another_version_of_the_queue_says_of_the_task(
+        self, world: World, clock: PassingClock, told: Told, queue: AsyncQueue
+    ) -> None:
+        claim = (await claimed(world, queue, clock)).claim
+        granted = {
+            "takenUntil": claim.taken_until,
+            "credentials": claim.credentials,
+            "status": {"runs": None},
+        }
+        with ScriptedServer() as server:
+            server.otherwise = say(granted)
+            async with AsyncQueue(server.root_url, clock=clock) as other:
+                run = ClaimedRun(claim, Lease(LEASE, LEASE), other)
+                clock.sleep(700)
+                assert await Reclaiming(told, clock).reclaim_once(run) is None
+        assert run.lease.ends == pytest.approx(700 + LEASE, abs=1)
+
     async def test_a_reclaim_extends_the_lease_from_the_moment_of_its_request(
         self, world: World, clock: PassingClock, told: Told, queue: AsyncQueue
     ) -> None:

@@ -30,7 +30,8 @@ from taskqueue_client._client_base import ClientBase
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.credentials import Credentials
 from taskqueue_client.errors import CallFailed
-from taskqueue_client.models import TaskClaim, TaskReclaim
+from taskqueue_client.models import TaskClaim
+from taskqueue_client.models._base import prepare
 from taskqueue_client.worker.monitoring.tracing import NO_TRACING, RunTrace
 from taskqueue_client.worker.outcomes import ClaimLost, LossReason
 from taskqueue_client.worker.worker_log import LoggedRun
@@ -88,6 +89,19 @@ _NEXT: Mapping[tuple[ClaimState, ClaimEvent], ClaimState] = {
 """Every other event changes nothing: it comes too late."""
 
 
+class Reclaimed(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """The part of a `TaskReclaim` that a lease needs.
+
+    A status that this version cannot read would have the reclaim retried until the lease ends.
+    """
+
+    taken_until: datetime
+    credentials: Credentials
+
+
+prepare(Reclaimed)
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """The time for which a claim is valid.
@@ -107,7 +121,7 @@ class Lease:
         length = _seconds(claim.taken_until, *started, *_issued(claim.credentials))
         return cls(length, received + length)
 
-    def reclaimed(self, reclaim: TaskReclaim, requested: float) -> Lease:
+    def reclaimed(self, reclaim: Reclaimed, requested: float) -> Lease:
         """Return the lease after a reclaim that was requested at `requested`.
 
         It is never longer than the lease before, as the service grants the same length each time: the

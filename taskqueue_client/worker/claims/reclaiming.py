@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, insort
 from random import random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
+from taskqueue_client import calls
+from taskqueue_client._protocol.conversation import Call
 from taskqueue_client._protocol.retry import is_conflict
 from taskqueue_client._protocol.threads_and_tasks import end_tasks
 from taskqueue_client.clock import Clock
@@ -18,6 +22,7 @@ from .claimed_run import (
     ClaimEvent,
     ClaimState,
     KeeperEvents,
+    Reclaimed,
     attempt_timeout,
     cause_of,
     retry_in,
@@ -77,7 +82,8 @@ class Reclaiming:
         asked = self._clock.monotonic()
         try:
             async with asyncio.timeout(attempt_timeout(run.lease.left(asked))):
-                response = await run.queue.reclaim_task(run.task_id, run.run_id)
+                call: Call[Any] = replace(calls.reclaim_task(run.task_id, run.run_id), returns=Reclaimed)
+                response: Reclaimed = await run.queue.send(call)
             run.use_credentials(response.credentials)
             run.lease = run.lease.reclaimed(response, asked)
         except Exception as error:  # noqa: BLE001 - whatever happens, the claim lasts until its lease ends
