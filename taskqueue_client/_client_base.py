@@ -191,7 +191,8 @@ class ClientBase(ABC, Generic[SessionT]):
     def now(self) -> datetime:
         """Return the service's time; this machine's time before the first response.
 
-        The difference of the clocks is measured at the first response, and whenever credentials are refused.
+        The difference of the clocks is measured at the first response, at the next one after this machine's
+        clock was set or the machine was suspended, and whenever credentials are refused.
         `from_now("1 day", queue.now())` and `task_definition(…, created=queue.now())` return dates that
         the Queue accepts even if this machine's clock is wrong.
         """

@@ -210,6 +210,8 @@ class _Skew:
 
     offset: float = 0.0
     known: bool = False
+    epoch: float = 0.0
+    """When this machine's monotonic clock was 0: changes if the other clock is set, or the machine sleeps."""
     warned: float = 0.0
     """The seconds of the last warning; a clock may be set after that, or go wrong in another way."""
 
@@ -253,6 +255,7 @@ class Wire:
 
     def encode(self, call: Call[Any]) -> Request:
         """Return the request of one attempt at a call, freshly signed."""
+        self._notice_step()
         resource = self._resource(call)
         body = None if call.body is None else _encoded(call.body)
         if body is not None and len(body) > MAX_BODY:
@@ -313,7 +316,13 @@ class Wire:
 
     def known_server_time(self) -> float:
         """Return the service's time, or NaN until a response was received: this machine's may be far off."""
+        self._notice_step()
         return self.server_time() if self._skew.known else math.nan
+
+    def _notice_step(self) -> None:
+        """Compare the clocks again at the next response if this machine's may be wrong in another way now."""
+        if abs(self.clock.now() - self.clock.monotonic() - self._skew.epoch) > _SKEW_NOTICED:
+            self._skew.known = False
 
     def attempted(self, call: Call[Any]) -> errors.Attempted:
         """Return a first attempt at a call, for an error about the call."""
@@ -343,12 +352,12 @@ class Wire:
         self._skew = other._skew
 
     def _learn_offset(self, response: Response) -> None:
-        """Compare the clocks: at the first response, and whenever credentials are refused."""
+        """Compare the clocks: at the first response, after a step, and whenever credentials are refused."""
         date = date_of(response.headers)
         if date is None:
             return
-        difference = date - self.clock.now()
-        skew = self._skew
+        now, skew = self.clock.now(), self._skew
+        difference, skew.epoch = date - now, now - self.clock.monotonic()
         skew.offset = difference if abs(difference) > _SKEW_NOTICED else 0.0
         skew.known = True  # last, as another thread may look at the time now
         if abs(difference) <= _SKEW_NOTICED:

@@ -6,16 +6,16 @@ import base64
 import logging
 import re
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from email.utils import formatdate
 from typing import Any
 
 import pytest
 
-from taskqueue_client import Credentials
+from taskqueue_client import Credentials, task_definition
 from taskqueue_client._protocol.conversation import Call
 from taskqueue_client.calls import status
-from taskqueue_client.errors import AuthenticationFailed
+from taskqueue_client.errors import AuthenticationFailed, BadRequest
 from tests.client.scripted import Received, Say, ScriptedServer, say
 
 TASK = "Y9IplizWTj-eOJfHEC71Rw"
@@ -99,6 +99,35 @@ def test_a_clock_that_jumps_later_is_noticed_too(client: Any, server: ScriptedSe
     client.send(CALLS[0])
     server.otherwise = service_with_time(HOUR, clock)
     assert client.send(CALLS[0]) == {"fine": True}
+
+
+@pytest.mark.parametrize("step", [600, -600, 20 * 24 * HOUR, -20 * 24 * HOUR])
+def test_a_clock_that_is_set_is_noticed_even_if_no_credentials_are_refused(
+    make_client: Any, server: ScriptedServer, clock: Any, monkeypatch: pytest.MonkeyPatch, step: float
+) -> None:
+    """As behind a proxy that adds credentials: `queue.now()` would stay wrong."""
+    client, true = make_client(credentials=None, clock=clock), clock.now()
+    server.otherwise = say({"fine": True}, Date=formatdate(true, usegmt=True))
+    client.send(CALLS[0])
+    for now in (true + step, true):
+        monkeypatch.setattr(clock, "now", lambda now=now: now)
+        client.send(CALLS[0])
+        assert abs(client.now().timestamp() - true) < 10
+
+
+def test_a_definition_is_not_measured_by_a_clock_that_was_set_since_the_last_response(
+    client: Any, server: ScriptedServer, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine has booted with a wrong clock, which is set later."""
+    true = clock.now()
+    created = datetime.fromtimestamp(true, UTC)
+    definition = task_definition("a/b", {}, created=created, name="n", owner="o", source="https://a.example")
+    server.otherwise = say({"message": "no"}, 400, Date=formatdate(true, usegmt=True))
+    for now in (true - HOUR, true, true - HOUR):
+        monkeypatch.setattr(clock, "now", lambda now=now: now)
+        with pytest.raises(BadRequest):
+            client.create_task(TASK, definition)
+    assert len(server.received) == 3
 
 
 def test_a_time_that_stays_refused_is_an_error(client: Any, server: ScriptedServer, clock: Any) -> None:
