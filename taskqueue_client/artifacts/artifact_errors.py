@@ -152,15 +152,21 @@ class RedirectRefused(StorageFailed):
 
 
 class NotOffered(ArtifactError):
-    """A service's response has no URL, or only methods that this version does not support."""
+    """A service's response has no URL, or only methods that this version does not support.
 
-    def __init__(self, endpoint: str) -> None:
-        super().__init__(endpoint)
+    `storage_type` is that of the artifact in the response; empty if the response has none.
+    """
+
+    def __init__(self, endpoint: str, storage_type: str = "") -> None:
+        super().__init__(endpoint, storage_type)
         self.endpoint = endpoint
+        self.storage_type = storage_type
 
     def __str__(self) -> str:
+        found = f"; found storage type {self.storage_type}" if self.storage_type else ""
         return (
             f"the response to {self.endpoint} has no URL, or only methods that this version does not support"
+            + found
         )
 
 

@@ -318,7 +318,7 @@ class _Download:
             return (yield from self.request.located())
         if content.storage_type in _WITH_URL and content.url is not None:
             return Location(content.url)
-        raise NotOffered("artifact")
+        raise NotOffered("artifact", content.storage_type)
 
     def _may_retry(self, error: BaseException) -> bool:
         return isinstance(error, StorageFailed) and (error.is_temporary or self.location is None)

@@ -301,7 +301,7 @@ class _Upload:
         """Request a URL. Each call with the same values returns a fresh one."""
         created = yield from self._created_on_s3()
         if created.put_url is None or created.expires is None or created.content_type is None:
-            raise NotOffered("createArtifact")
+            raise NotOffered("createArtifact", created.storage_type)
         self.content_type = created.content_type
         headers = {"Content-Type": created.content_type}
         if encoding is not None:
@@ -349,7 +349,7 @@ class _Upload:
         response, unlike the creation: the Queue sends the upload id and its credentials only once.
         """
         if begun.name is None or begun.project_id is None or begun.upload_id is None or begun.expires is None:
-            raise NotOffered("createArtifact")
+            raise NotOffered("createArtifact", begun.storage_type)
         call = calls.create_upload(
             begun.name,
             project_id=begun.project_id,

@@ -314,7 +314,7 @@ def test_content_of_an_unknown_storage_type_is_not_read(
         return whole()
 
     server.respond = respond
-    with pytest.raises(NotOffered):
+    with pytest.raises(NotOffered, match=f"does not support; found storage type {storage_type}$"):
         raw_client.download("x")
     assert len(seen) == 1
 
