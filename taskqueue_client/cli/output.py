@@ -6,7 +6,7 @@ import math
 import re
 import sys
 from collections.abc import Collection, Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import click
 import msgspec
@@ -92,11 +92,11 @@ def cell(text: str) -> Text:
     return Text(printable(text), no_wrap=True)
 
 
-def duration(start: datetime | None, end: datetime | None) -> str:
+def duration(start: datetime | None, end: datetime | None, now: datetime) -> str:
     """Format a duration, up to now without an end: `1:02:03`, `12.3 s`."""
     if start is None:
         return ""
-    took = (end or datetime.now(UTC)) - start
+    took = (end or now) - start
     if took < timedelta(minutes=1):
         return f"{max(took.total_seconds(), 0):.1f} s"
     return str(timedelta(seconds=int(took.total_seconds())))
@@ -110,8 +110,8 @@ def size(count: int | None) -> str:
     return f"{count} B" if steps == 0 else f"{count / _STEP**steps:.1f} {_UNITS[steps]}"
 
 
-def tasks_table(members: Iterable[TaskAndStatus], blocked: Collection[str]) -> Table:
-    """Return a table with a row for each task."""
+def tasks_table(members: Iterable[TaskAndStatus], blocked: Collection[str], now: datetime) -> Table:
+    """Return a table with a row for each task; `now` is the service's time."""
     table = new_table("NAME", "TASK ID", "STATE", "REASON", "RUN", "DURATION", shortened="NAME")
     for member in members:
         status = member.status
@@ -122,14 +122,14 @@ def tasks_table(members: Iterable[TaskAndStatus], blocked: Collection[str]) -> T
             status.state,
             "blocked" if status.task_id in blocked else reason_of(run),
             "" if run is None else str(run.run_id),
-            "" if run is None else duration(run.started, run.resolved),
+            "" if run is None else duration(run.started, run.resolved, now),
             style=STYLES.get(status.state),
         )
     return table
 
 
-def runs_table(status: TaskStatus) -> Table:
-    """Return a table with a row for each run of a task."""
+def runs_table(status: TaskStatus, now: datetime) -> Table:
+    """Return a table with a row for each run of a task; `now` is the service's time."""
     table = new_table("RUN", "STATE", "REASON", "WORKER", "SCHEDULED", "DURATION", shortened="WORKER")
     for run in status.runs:
         table.add_row(
@@ -138,7 +138,7 @@ def runs_table(status: TaskStatus) -> Table:
             reason_of(run),
             cell(f"{run.worker_group}/{run.worker_id}" if run.worker_id else ""),
             f"{run.scheduled:%Y-%m-%d %H:%M:%S} UTC",
-            duration(run.started, run.resolved),
+            duration(run.started, run.resolved, now),
             style=STYLES.get(TaskState(run.state)),
         )
     return table

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from datetime import datetime
 
 import click
 from rich.console import Group, RenderableType
@@ -73,9 +74,9 @@ def command(
         for member in chosen:
             print_json(member)
     elif not group and len(members) == 1 and chosen:
-        _print_one(members[0], is_blocked=bool(blocked))
+        _print_one(members[0], queue.now(), is_blocked=bool(blocked))
     elif group or members:
-        console().print(tasks_table(chosen, blocked))
+        console().print(tasks_table(chosen, blocked, queue.now()))
         click.echo(_totals(members))
     if not all_known:
         ctx.exit(ExitStatus.NOT_COMPLETED)
@@ -97,7 +98,7 @@ def _member(queue: Queue, task_id: str) -> TaskAndStatus:
     return TaskAndStatus(task=queue.task(task_id), status=queue.status(task_id).status)
 
 
-def _print_one(member: TaskAndStatus, *, is_blocked: bool) -> None:
+def _print_one(member: TaskAndStatus, now: datetime, *, is_blocked: bool) -> None:
     status, metadata = member.status, member.task["metadata"]
     state = f"{status.state}, {_BLOCKED} by a failed dependency" if is_blocked else status.state
     rows = {
@@ -112,7 +113,7 @@ def _print_one(member: TaskAndStatus, *, is_blocked: bool) -> None:
         click.echo(f"{key:<10}{printable(str(value))}")
     if status.runs:
         click.echo()
-        console().print(runs_table(status))
+        console().print(runs_table(status, now))
 
 
 _BAR_WIDTH = 40
@@ -174,7 +175,7 @@ def followed(
         ([member for member in everything if member.status.task_id in ours], blocked_tasks(everything))
         for everything in changes
     )
-    return _show(snapshots, as_json=as_json)
+    return _show(snapshots, queue.now, as_json=as_json)
 
 
 def blocking(queue: Queue, members: list[TaskAndStatus]) -> list[TaskAndStatus]:
@@ -262,19 +263,21 @@ def exit_status(members: list[TaskAndStatus]) -> ExitStatus:
     return ExitStatus.DONE if completed else ExitStatus.NOT_COMPLETED
 
 
-def _show(snapshots: Iterator[_Snapshot], *, as_json: bool) -> list[TaskAndStatus]:
+def _show(
+    snapshots: Iterator[_Snapshot], now: Callable[[], datetime], *, as_json: bool
+) -> list[TaskAndStatus]:
     """Print changes as lines or, on a terminal, in place; return the last snapshot."""
     if console().is_interactive and not as_json:
-        return _show_live(snapshots)
+        return _show_live(snapshots, now)
     known: dict[str, tuple[object, ...]] = {}
     members: list[TaskAndStatus] = []
     for members, blocked in snapshots:
         for member in members:
             status = member.status
             reason = _BLOCKED if status.task_id in blocked else reason_of(last_run(status))
-            now = (status.state, len(status.runs), reason)
-            if known.get(status.task_id) != now:
-                known[status.task_id] = now
+            shown = (status.state, len(status.runs), reason)
+            if known.get(status.task_id) != shown:
+                known[status.task_id] = shown
                 _print_line(member, reason, as_json=as_json)
     return members
 
@@ -286,12 +289,12 @@ def _print_line(member: TaskAndStatus, reason: str, *, as_json: bool) -> None:
     print_either(document, line, as_json=as_json)
 
 
-def _show_live(snapshots: Iterator[_Snapshot]) -> list[TaskAndStatus]:
+def _show_live(snapshots: Iterator[_Snapshot], now: Callable[[], datetime]) -> list[TaskAndStatus]:
     output = console()
     latest: _Snapshot = ([], frozenset())
 
     def render() -> RenderableType:
-        return progress(*latest, output.height - _RESERVED_LINES)
+        return progress(*latest, output.height - _RESERVED_LINES, now())
 
     try:
         with Live(console=output, get_renderable=render) as live:
@@ -302,8 +305,10 @@ def _show_live(snapshots: Iterator[_Snapshot]) -> list[TaskAndStatus]:
     return latest[0]
 
 
-def progress(members: list[TaskAndStatus], blocked: frozenset[str], lines: int) -> RenderableType:
-    """Return a progress bar, totals, and a table of as many tasks as fit."""
+def progress(
+    members: list[TaskAndStatus], blocked: frozenset[str], lines: int, now: datetime
+) -> RenderableType:
+    """Return a progress bar, totals, and a table of as many tasks as fit; `now` is the service's time."""
     counts = Counter(member.status.state for member in members)
     resolved = sum(counts[state] for state in RESOLVED)
     summary = Text(f" {resolved}/{len(members)}")
@@ -315,4 +320,4 @@ def progress(members: list[TaskAndStatus], blocked: frozenset[str], lines: int) 
     if len(members) > lines:
         rank = {state: position for position, state in enumerate(_FIRST)}
         shown = sorted(members, key=lambda member: rank.get(member.status.state, len(_FIRST)))[:lines]
-    return Group(tasks_table(shown, blocked), bar, summary)
+    return Group(tasks_table(shown, blocked, now), bar, summary)

@@ -413,6 +413,18 @@ def test_a_narrow_terminal_cuts_off_workers_but_not_reasons(queue: Queue, create
     assert "UTC" in row
 
 
+def test_a_run_has_taken_as_long_as_the_service_s_clock_says(
+    create: Create, queue: Queue, local_queue: LocalQueue
+) -> None:
+    """The clock of this machine is 10.5 minutes behind."""
+    task_id = create("compile")
+    queue.claim_work("proj/linux", worker_group="g", worker_id="w")
+    local_queue.clock.advance(minutes=10, seconds=30)
+    group = queue.status(task_id).status.task_group_id
+    assert "  0:10:" in run("status", task_id).stdout
+    assert "  0:10:" in run("status", "--group", group).stdout
+
+
 def test_a_small_terminal_shows_the_most_important_tasks(create: Create, queue: Queue, worker: Any) -> None:
     names = [f"task-{number}" for number in range(8)]
     ids = [create(name) for name in names]
@@ -421,7 +433,7 @@ def test_a_small_terminal_shows_the_most_important_tasks(create: Create, queue: 
     members = [TaskAndStatus(task=queue.task(each), status=queue.status(each).status) for each in ids]
     console = Console(width=200)
     with console.capture() as capture:
-        console.print(status.progress(members, frozenset(), lines=3))
+        console.print(status.progress(members, frozenset(), lines=3, now=queue.now()))
     assert "task-7" in capture.get()
     assert capture.get().count("task-") == 3
     assert "8/8" in capture.get()
