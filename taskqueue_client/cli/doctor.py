@@ -26,7 +26,7 @@ from taskqueue_client.worker.config import worker_id_of
 from .arguments import connect, slug_id
 from .failures import ExitStatus, Failure, in_one_line
 from .listen import UntilConnected, leave_logging_to_on_state
-from .output import json_option, print_json
+from .output import in_utc, json_option, print_json
 
 _TOLERATED_SKEW = 60.0  # seconds of clock skew that are not reported; the clients correct for skew
 _SOON = 15 * 60.0  # seconds before the end of temporary credentials at which the verdict becomes a note
@@ -238,7 +238,7 @@ def _worker(queue: Queue, task_queue_id: str, group: str, worker_id: str) -> Res
     if until is None or until <= queue.now():
         return Verdict.GOOD, f"{name} is not in quarantine"
     message = (
-        f"{name} is in quarantine until {until:%Y-%m-%d %H:%M:%S} UTC, and gets no tasks; "
+        f"{name} is in quarantine until {in_utc(until)}, and gets no tasks; "
         f"to lift it, run taskqueue quarantine {task_queue_id} {group} {worker_id} --hours 0"
     )
     return Verdict.WRONG, message

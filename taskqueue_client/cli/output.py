@@ -6,7 +6,7 @@ import math
 import re
 import sys
 from collections.abc import Collection, Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import click
 import msgspec
@@ -92,6 +92,11 @@ def cell(text: str) -> Text:
     return Text(printable(text), no_wrap=True)
 
 
+def in_utc(moment: datetime) -> str:
+    """Format a time in UTC, to the second."""
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
 def duration(start: datetime | None, end: datetime | None, now: datetime) -> str:
     """Format a duration, up to now without an end: `1:02:03`, `12.3 s`."""
     if start is None:
@@ -137,7 +142,7 @@ def runs_table(status: TaskStatus, now: datetime) -> Table:
             run.state,
             reason_of(run),
             cell(f"{run.worker_group}/{run.worker_id}" if run.worker_id else ""),
-            f"{run.scheduled:%Y-%m-%d %H:%M:%S} UTC",
+            in_utc(run.scheduled),
             duration(run.started, run.resolved, now),
             style=STYLES.get(TaskState(run.state)),
         )

@@ -29,6 +29,7 @@ from .output import (
     FULL_BAR,
     STYLES,
     console,
+    in_utc,
     json_option,
     last_run,
     print_either,
@@ -107,7 +108,7 @@ def _print_one(member: TaskAndStatus, now: datetime, *, is_blocked: bool) -> Non
         "queue": f"{status.task_queue_id}, priority {status.priority}",
         "owner": metadata["owner"],
         "state": f"{state}, {status.retries_left} retries left",
-        "deadline": f"{status.deadline:%Y-%m-%d %H:%M:%S} UTC",
+        "deadline": in_utc(status.deadline),
     }
     for key, value in rows.items():
         click.echo(f"{key:<10}{printable(str(value))}")

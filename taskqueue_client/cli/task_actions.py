@@ -25,7 +25,7 @@ from .arguments import (
     task_ids_argument,
 )
 from .failures import ExitStatus, done_for_all
-from .output import json_option, print_change
+from .output import in_utc, json_option, print_change
 
 
 @click.command()
@@ -118,18 +118,16 @@ def quarantine(
         raise click.BadParameter("nan is not in the range 0<=x<=876000.", param_hint="'--hours'")
     with connect_with_credentials() as queue:
         queue.ping()  # measures the clock skew
+        until = queue.now() + timedelta(hours=hours)
         worker = queue.quarantine_worker(
             task_queue_id,
             worker_group=worker_group,
             worker_id=worker_id,
-            quarantine_until=queue.now() + timedelta(hours=hours),
+            quarantine_until=until,
             quarantine_info=reason,
         )
-    state = (
-        f"in quarantine until {worker.quarantine_until:%Y-%m-%d %H:%M:%S} UTC"
-        if hours
-        else "not in quarantine"
-    )
+    until = worker.quarantine_until or until
+    state = f"in quarantine until {in_utc(until)}" if hours else "not in quarantine"
     print_change(worker, f"{worker_group}/{worker_id} is {state}", as_json=as_json)
 
 

@@ -9,17 +9,19 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from queue import SimpleQueue
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from taskqueue_client import Queue, slugid, temporary_credentials
 from taskqueue_client.cli import status
 from taskqueue_client.cli.arguments import duration
 from taskqueue_client.cli.failures import ExitStatus
+from taskqueue_client.cli.output import runs_table
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.credentials import expires_at
 from taskqueue_client.errors import ApiError, ServerError
@@ -423,6 +425,16 @@ def test_a_run_has_taken_as_long_as_the_service_s_clock_says(
     group = queue.status(task_id).status.task_group_id
     assert "  0:10:" in run("status", task_id).stdout
     assert "  0:10:" in run("status", "--group", group).stdout
+
+
+def test_a_time_with_an_offset_is_shown_in_utc(create: Create, queue: Queue) -> None:
+    known = queue.status(create("compile")).status
+    there = timezone(timedelta(hours=5))
+    run = replace(known.runs[0], scheduled=datetime(2026, 11, 22, 1, 30, 15, tzinfo=there))
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(runs_table(replace(known, runs=[run]), queue.now()))
+    assert "2026-11-21 20:30:15 UTC" in capture.get()
 
 
 def test_a_small_terminal_shows_the_most_important_tasks(create: Create, queue: Queue, worker: Any) -> None:
