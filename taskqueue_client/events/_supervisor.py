@@ -115,7 +115,7 @@ class Supervisor:
         self._session: BrokerSession | None = None
         self._task: asyncio.Task[None] | None = None
         self._parked: list[Delivery] = []  # of an ended session: the queue may deliver these again
-        self._lost_since: float | None = None
+        self._lost: tuple[float, float] | None = None  # when, on both clocks
         self._queue_was_lost = False  # since then
         self._failures = 0
         self._redelivering: WeakSet[BrokerSession] = WeakSet()  # those of a durable queue that still exists
@@ -173,7 +173,7 @@ class Supervisor:
             if isinstance(reason, BrokerRefused) and not self._counts.connections:
                 raise reason  # a refused first connection: retries would be refused as well
             if self._counts.connections:
-                self._lost_since = self._lost_since or self._clock.now()
+                self._note_loss()
                 self._queue_was_lost |= self._session_type.lost_bindings(reason)
             if isinstance(reason, QueueDeleted):
                 self._queue_was_lost = True
@@ -231,10 +231,15 @@ class Supervisor:
         self._counts.connections += 1
         self._change(StateChange(State.LISTENING))
 
+    def _note_loss(self) -> None:
+        self._lost = self._lost or (self._clock.now(), self._clock.monotonic())
+
     async def _end_gap(self) -> None:
-        if self._lost_since is not None:
-            await self._catch_up(Gap(self._lost_since, self._clock.now(), self._queue_was_lost))
-        self._lost_since, self._queue_was_lost = None, False
+        if self._lost is not None:
+            (began, lost), now = self._lost, self._clock.now()
+            began = min(began, now - (self._clock.monotonic() - lost))  # the clock may have been set back
+            await self._catch_up(Gap(began, now, self._queue_was_lost))
+        self._lost, self._queue_was_lost = None, False
 
     async def _catch_up(self, gap: Gap) -> None:
         if self._reconcile is None:
@@ -277,7 +282,8 @@ class Supervisor:
             raise BrokerLost(f"the broker did not bind within {self._time_to_bind:g} s") from error
         except BrokerRefused as error:
             _LOG.warning("messages may be lost, as the check could not bind the queue again: %s", error)
-            self._lost_since, self._queue_was_lost = self._lost_since or self._clock.now(), True
+            self._note_loss()
+            self._queue_was_lost = True
         else:
             await self._end_gap()
 

@@ -601,6 +601,36 @@ async def test_reconcile_is_called_with_the_gap_and_retried_until_it_succeeds(
     assert gaps[1].ended - gaps[0].ended >= 8  # the second wait: 16, shortened by up to half
 
 
+@pytest.mark.parametrize("step", [-3600, 3600])
+async def test_a_gap_begins_no_later_than_it_did_although_the_clock_is_set_meanwhile(
+    through_wire: PulseSettings,
+    wire: Proxy,
+    pool: str,
+    states: States,
+    monkeypatch: pytest.MonkeyPatch,
+    step: float,
+) -> None:
+    """A hook that asks for all changes since a moment in the future would miss them."""
+    clock, gaps = WatchedClock(), list[Gap]()
+
+    async def reconcile(gap: Gap) -> None:
+        gaps.append(gap)
+
+    binding = events.task_completed(task_queue_id=pool)
+    async with AsyncListener(
+        through_wire, [binding], on_state=states, clock=clock, wait_initial=8, reconcile=reconcile
+    ):
+        cut_at, wrong = clock.now(), clock.now
+        wire.cut()
+        await states.until(lambda names: names.count(State.DISCONNECTED) == 1)
+        monkeypatch.setattr(clock, "now", lambda: wrong() + step)
+        await clock.move_a_sleeper(states.changes[-1].retry_in or 0)
+        await states.until(lambda names: names.count(State.LISTENING) == 2)
+    (gap,) = gaps
+    assert gap.began == pytest.approx(cut_at + min(step, 0), abs=1)
+    assert gap.ended == pytest.approx(wrong() + step)
+
+
 async def test_waits_grow_while_reconcile_fails_although_messages_arrive(
     through_wire: PulseSettings, wire: Proxy, publisher: Publisher, pool: str, queue: str, states: States
 ) -> None:
