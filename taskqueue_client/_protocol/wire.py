@@ -312,7 +312,8 @@ class Wire:
 
     def server_time(self) -> float:
         """Return the service's time in seconds since the epoch; this machine's before the first response."""
-        return self.clock.now() + self._skew.offset
+        skew = self._skew  # a clock that was set back does not set back the service's time
+        return max(self.clock.now(), self.clock.monotonic() + skew.epoch) + skew.offset
 
     def known_server_time(self) -> float:
         """Return the service's time, or NaN until a response was received: this machine's may be far off."""

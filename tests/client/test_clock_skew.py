@@ -115,6 +115,19 @@ def test_a_clock_that_is_set_is_noticed_even_if_no_credentials_are_refused(
         assert abs(client.now().timestamp() - true) < 10
 
 
+@pytest.mark.parametrize("offset", [0, HOUR, -HOUR])
+def test_the_service_s_time_does_not_go_back_with_this_machine_s_clock(
+    client: Any, server: ScriptedServer, clock: Any, monkeypatch: pytest.MonkeyPatch, offset: float
+) -> None:
+    """An artifact that expires in a day would be expired at once, until the next response."""
+    before = clock.now
+    server.otherwise = service_with_time(offset, clock)
+    client.send(CALLS[0])
+    monkeypatch.setattr(clock, "now", lambda: before() - 24 * HOUR)
+    clock.advance(hours=1)
+    assert abs(client.queue.now().timestamp() - before() - offset) < 10
+
+
 def test_a_definition_is_not_measured_by_a_clock_that_was_set_since_the_last_response(
     client: Any, server: ScriptedServer, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
