@@ -20,6 +20,7 @@ from taskqueue_client.errors import Attempted, CallFailed, ConnectionFailed, Ref
 from taskqueue_client.local.faults import Drop, Respond
 from taskqueue_client.models import ReasonResolved, TaskClaim
 from taskqueue_client.worker import WorkerIdentity
+from taskqueue_client.worker.claims.cancellation import CancellationWatch
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimEvent, ClaimState, Lease
 from taskqueue_client.worker.claims.claiming import (
     Claiming,
@@ -324,6 +325,26 @@ class TestReclaiming:
         await holds(lambda: not reclaims.runs())
         assert told.reclaims.empty() or run.state is ClaimState.RESOLVING
         assert run.has_claim
+
+
+async def test_a_state_that_is_not_known_loses_no_run_until_it_is_resolved(
+    world: World, clock: PassingClock, queue: AsyncQueue
+) -> None:
+    run = await claimed(world, queue, clock)
+    status = run.claim.status.to_dict()
+    resolved = {"state": "withdrawn", "reasonResolved": "new", "resolved": status["deadline"]}
+    with ScriptedServer() as server:
+        for new in ({"state": "suspended"}, resolved):
+            changed = {**status, "runs": [{**status["runs"][0], **new}]}
+            server.script.append(say({"statuses": [{"taskId": run.task_id, "status": changed}]}))
+        async with AsyncQueue(server.root_url) as other:
+            watch = CancellationWatch(other, lambda: [run], 3600, SystemClock())
+            watch.hint()
+            await holds(lambda: len(server.script) == 1)
+            watch.hint()
+            await holds(lambda: not run.has_claim)
+            await watch.stop()
+    assert "the Queue has resolved the run as withdrawn, new" in str(run.lost)
 
 
 class TestReporting:

@@ -31,6 +31,8 @@ JITTER = 0.25
 """The part of the interval by which each poll is moved to either side, so that workers that were started
 together do not poll together."""
 
+_NOT_CLAIMED = frozenset(RunState) - {RunState.RUNNING}
+
 
 class CancellationWatch:
     """Polls the statuses of all claimed runs with one call, at intervals and after each hint.
@@ -105,7 +107,8 @@ def _run_in(status: TaskStatus, run_id: int) -> Run | None:
 
 def _compare(run: ClaimedRun, status: TaskStatus) -> None:
     found = _run_in(status, run.run_id)
-    if found is not None and found.state is not RunState.RUNNING:
+    # Nothing is known of a new state of a run that is not resolved: the next reclaim shows what it means.
+    if found is not None and (found.resolved is not None or found.state in _NOT_CLAIMED):
         resolved = found.reason_resolved
         why = f"the Queue has resolved the run as {found.state}, {resolved}"
         run.apply(ClaimEvent.RECLAIM_REFUSED, why, LossReason.of(resolved))
