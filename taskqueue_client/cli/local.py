@@ -7,7 +7,6 @@ import logging
 import shlex
 import signal
 import sqlite3
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from msgspec.structs import astuple
 from taskqueue_client._transport.network import bypassing_proxies
 from taskqueue_client.clock import MovableMachineClock
 from taskqueue_client.local import OBJECT_METHODS, PUBLIC_SCOPES, Client, LocalQueue
+from taskqueue_client.worker.worker_log import log_handler
 
 from .arguments import duration
 from .documents import read_document
@@ -154,7 +154,7 @@ def command(
     is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     stop = _STOP - {signal.SIGHUP} if is_nohup else _STOP
     signal.pthread_sigmask(signal.SIG_BLOCK, stop)  # before there are threads: these signals are waited for
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
+    logging.basicConfig(handlers=[log_handler()], level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("azure").setLevel(logging.WARNING)  # it logs each request otherwise
     logging.getLogger("aiormq").setLevel(logging.CRITICAL)  # it logs tracebacks of lost connections otherwise
     config = config or _Config()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import requests
 
 from taskqueue_client.cli.failures import ExitStatus
-from tests.cli.command import ENDING, run, running
+from tests.cli.command import COMMAND, ENDING, run, running
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -44,3 +49,24 @@ def test_a_signal_ends_the_queue_and_removes_its_artifacts(
         process.send_signal(number)
         assert process.wait(60) == ExitStatus.DONE
     assert list(folder.iterdir()) == []
+
+
+def test_the_queue_goes_on_if_nobody_reads_its_standard_error() -> None:
+    unread, errors = os.pipe()
+    os.set_blocking(errors, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(errors, b"x" * 4096)
+    os.set_blocking(errors, True)
+    with subprocess.Popen([*COMMAND, "local", "--json"], stdout=subprocess.PIPE, stderr=errors) as process:
+        try:
+            assert process.stdout is not None
+            ping = json.loads(process.stdout.readline())["TASKCLUSTER_ROOT_URL"] + "/api/queue/v1/ping"
+            assert requests.get(ping, timeout=60).ok
+            assert requests.get(ping, timeout=60).ok  # the first one was logged before its response was read
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == ExitStatus.DONE
+        finally:
+            process.kill()
+            os.close(errors)
+            os.close(unread)
