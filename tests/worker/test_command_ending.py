@@ -24,7 +24,12 @@ from typing import IO, Any
 import pytest
 
 from taskqueue_client import slugid
-from taskqueue_client.worker.commands import guardian_process, linux_processes, run_processes
+from taskqueue_client.worker.commands import (
+    command_process,
+    guardian_process,
+    linux_processes,
+    run_processes,
+)
 from taskqueue_client.worker.commands.command import (
     CommandContext,
     CommandFailed,
@@ -134,6 +139,12 @@ def end_and_do(process: subprocess.Popen[str], *meanwhile: Callable[[], object])
         next(rest, os.getpid)()
 
     end_processes(ProcessTree(process.pid).survivors, 30, wait)
+
+
+def test_a_process_that_cannot_be_killed_does_not_count_as_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_process, "GONE_WITHIN", 0)
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        assert end_processes(lambda: [process.pid], 0, os.getpid) == 0
 
 
 def test_programs_that_a_command_starts_to_clean_up_are_not_asked_to_end() -> None:

@@ -141,7 +141,7 @@ class CommandProcess:
     def end_tree(self, grace: float) -> bool:
         """Ask all processes of the tree to end, kill them after `grace` seconds; copy their output meanwhile.
 
-        Return whether there were any that lived. Zombies stay in the group until their new parent reaps them.
+        Return whether any have ended. Zombies stay in the group until their new parent reaps them.
         """
         if self._has_ended() and (self._keep_children or not self._tree.has_group()):
             return False
@@ -300,7 +300,7 @@ def end_processes(
     """Ask processes to end (SIGTERM), and kill those that are still there after `grace` seconds (SIGKILL).
 
     `living` returns the ids of those that are alive, parents before their children; `wait` waits a moment
-    between two looks. They are killed earlier if `is_hurried` returns True. Return how many got a signal.
+    between two looks. They are killed earlier if `is_hurried` returns True. Return how many have ended.
     """
     asked, left = _signal(signal.SIGTERM, living, grace, wait, is_hurried)
     if left:
@@ -308,7 +308,7 @@ def end_processes(
         asked |= killed
     if left:
         log.error("processes cannot be killed: %s", ", ".join(map(str, left)))
-    return len(asked)
+    return len(asked.difference(left))
 
 
 def _signal(

@@ -93,7 +93,7 @@ class RunProcesses:
             raise InternalError("the handler has ended: no more commands can be run")
 
     def end(self, grace: float, is_hurried: Callable[[], bool] = never) -> int:
-        """End all processes, with `grace` seconds between SIGTERM and SIGKILL; return how many there were.
+        """End all processes, with `grace` seconds between SIGTERM and SIGKILL; return how many have ended.
 
         For `is_hurried`, see `end_processes`.
 
