@@ -224,6 +224,11 @@ def test_the_machine_s_trouble_with_a_file_is_not_the_task_s_failure(
     assert type(outcome_of_failed_upload("public/x", error)) is outcome
 
 
+def test_an_error_without_a_text_is_named_as_the_cause_of_a_failed_upload() -> None:
+    outcome = outcome_of_failed_upload("public/x", MemoryError())
+    assert str(outcome) == "public/x was not uploaded: MemoryError"
+
+
 def test_a_lost_response_that_says_how_to_upload_is_no_bug_of_the_worker() -> None:
     outcome = outcome_of_failed_upload("public/x", UploadAlreadyBegun("public/x"))
     assert isinstance(outcome, ResourceUnavailable)

@@ -232,7 +232,7 @@ class ArtifactUploads:
 
     def _failed(self, name: str, error: Exception) -> Outcome:
         self._metrics.uploads.labels("invalid" if is_of_the_task(error) else "failed").inc()
-        self._log.logger.error("cannot upload %s: %s", name, error)
+        self._log.logger.error("cannot upload %s: %s", name, str(error) or type(error).__name__)
         return outcome_of_failed_upload(name, error)
 
     async def _explain(self, client: AsyncQueue, name: str, reason: Reason, why: str) -> None:

@@ -369,7 +369,7 @@ def outcome_of_failed_upload(name: str, error: Exception) -> Outcome:
       an object was lost: `ResourceUnavailable`.
     - Anything else, such as another refusal or a full disk: `InternalError`.
     """
-    message = f"{name} was not uploaded: {error}"
+    message = f"{name} was not uploaded: {str(error) or type(error).__name__}"
     is_lost = isinstance(error, UploadAlreadyBegun)
     if is_lost or is_outage(error) or (isinstance(error, StorageFailed) and error.is_temporary):
         return ResourceUnavailable(message)
