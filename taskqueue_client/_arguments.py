@@ -130,7 +130,13 @@ def is_system_text(given: object) -> TypeGuard[str]:
         return False
 
 
-SYSTEM_TEXT = "without NUL or lone surrogates"
+_ENCODING = sys.getfilesystemencoding()
+
+SYSTEM_TEXT = (
+    "without NUL or lone surrogates"
+    if _ENCODING == "utf-8"
+    else f"without NUL, lone surrogates and characters that {_ENCODING} lacks, the encoding of the locale"
+)
 """The end of a phrase: what is allowed as a path, an argument of a program or a variable."""
 
 

@@ -6,6 +6,7 @@ import logging
 import os
 import resource
 import socket
+import subprocess
 import sys
 import threading
 from datetime import timedelta
@@ -243,6 +244,19 @@ def test_a_locale_without_unicode_is_named_at_the_start(
     with Working(world, worker_for(world, lambda _: None, max_idle=0.01)) as working:
         working.wait_for_end()
     assert ("characters that ascii lacks: set PYTHONUTF8=1" in caplog.text) == is_warned
+
+
+def test_a_path_is_not_refused_for_a_lone_surrogate_if_the_locale_lacks_its_characters() -> None:
+    program = "from taskqueue_client._arguments import check_path; check_path('path', '\\xe4')"
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | locale,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert "without NUL, lone surrogates and characters that ascii lacks" in ended.stderr
 
 
 def test_the_workers_log_says_which_run_a_line_is_about(
