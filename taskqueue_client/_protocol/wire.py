@@ -295,7 +295,7 @@ class Wire:
             if "truncated" in str(error) and not is_framed(response):
                 why = f"the response is incomplete: {error}"
                 raise TransportFailed(why).of_call(self.attempted(call)) from error
-            why = f"{sender(response.proxy)}{error}"
+            why = f"{sender(response.proxy)}{error if response.body else 'it is empty'}"
             raise errors.UnreadableResponse(self.attempted(call), response.status, why) from error
         except RecursionError as error:
             if call.returns in _CLAIMS and (body := cut(response.body)) != response.body:

@@ -266,3 +266,13 @@ def test_a_body_of_ten_mebibytes_is_sent(client: Any, server: ScriptedServer) ->
     body = {"payload": "x" * (10 * 1024 * 1024 - 14)}
     client.send(Call("createTask", "PUT", "/x", dict[str, Any], body=body))
     assert len(server.received) == 1
+
+
+@pytest.mark.parametrize("status", [200, 204])
+def test_an_empty_response_in_place_of_an_object_is_called_empty(
+    client: Any, server: ScriptedServer, status: int
+) -> None:
+    server.otherwise = Say(status, b"")
+    words = f"HTTP {status} with an unreadable response: it is empty"
+    with pytest.raises(errors.UnreadableResponse, match=words):
+        client.status("fN1SbArXTPSVFNUvaOlinQ")
