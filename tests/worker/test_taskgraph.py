@@ -22,7 +22,6 @@ _found = find_spec("taskgraph")
 assert _found is not None
 assert _found.origin is not None
 TASKGRAPH = Path(_found.origin).parent
-"""scriptworker depends on it."""
 
 DECIDE = """
 import json, os, sys
