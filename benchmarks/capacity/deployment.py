@@ -27,11 +27,11 @@ from taskqueue_client.models import (
     Run,
     RunState,
     TaskClaim,
-    TaskReclaim,
     TaskState,
     TaskStatus,
     TaskStatusResponse,
 )
+from taskqueue_client.worker.claims.claimed_run import Reclaimed
 
 from .virtual_time import VirtualClock
 
@@ -125,20 +125,13 @@ class Deployment:
             await self._wait_for_work()
         return [self._claim(self.pending.popleft()) for _ in range(min(count, len(self.pending)))]
 
-    async def reclaim(self, task_id: str, run_id: int) -> TaskReclaim:
+    async def reclaim(self, task_id: str) -> Reclaimed:
         """Extend a claim."""
         await self.request("reclaimTask")
         running = self._checked(task_id, "reclaimTask")
         running.until = self.clock.monotonic() + self.claim_seconds
-        now, until = self._moments(running)
-        return TaskReclaim(
-            status=_status(task_id, now, until),
-            run_id=run_id,
-            worker_group="g",
-            worker_id="w",
-            taken_until=until,
-            credentials=_CREDENTIALS,
-        )
+        _, until = self._moments(running)
+        return Reclaimed(taken_until=until, credentials=_CREDENTIALS)
 
     async def report(self, task_id: str) -> TaskStatusResponse:
         """Resolve a run."""
@@ -257,10 +250,6 @@ class SimulatedQueue:
             attempted = self._deployment.attempted("claimWork", started)
             raise errors.CallTimedOut(attempted, task_queue_id) from None
 
-    async def reclaim_task(self, task_id: str, run_id: int) -> TaskReclaim:
-        """See `AsyncQueue.reclaim_task`."""
-        return await self._deployment.reclaim(task_id, run_id)
-
     async def status(self, task_id: str) -> TaskStatusResponse:
         """See `AsyncQueue.status`."""
         return await self._deployment.status(task_id)
@@ -271,11 +260,14 @@ class SimulatedQueue:
             yield each
 
     async def send(self, call: Call[Any]) -> object:
-        """Create an artifact or report a run: the calls that a worker sends in this form."""
+        """Create an artifact, or reclaim or report a run: the calls that a worker sends in this form."""
         if call.endpoint == "createArtifact":
             await self._deployment.request(call.endpoint)
             return None
-        return await self._deployment.report(call.path.removeprefix("/").split("/")[1])
+        task_id = call.path.removeprefix("/").split("/")[1]
+        if call.endpoint == "reclaimTask":
+            return await self._deployment.reclaim(task_id)
+        return await self._deployment.report(task_id)
 
     def now(self) -> datetime:
         """Return the time of the simulation."""
