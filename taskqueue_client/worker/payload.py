@@ -35,8 +35,7 @@ LONG_PATTERN = 1000
 """Characters above which Python forgets the regular expression of a payload: `re` keeps hundreds of them."""
 
 FORMATS = ("date", "email", "ipv4", "ipv6", "regex", "uuid")
-"""The formats that are checked besides `date-time`: those that need no other packages, so that the result
-is the same in all installations."""
+"""The formats that are checked besides `date-time`: those that need no packages that may be missing."""
 
 
 class PayloadSchema:
@@ -142,7 +141,7 @@ def _validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are incomple
 def _prepared(part: Any, kind: Any, key: object = "") -> Any:
     """Return a copy without `$schema`, where jsonschema would go on with its own keywords instead of ours."""
     if isinstance(part, bool) and (key is None or (key == "items" and "additionalItems" in kind.VALIDATORS)):
-        return {} if part else {"not allowed": True}  # jsonschema names no key, or fails
+        return {} if part else {"not": {}}  # for booleans, jsonschema names no key, or fails
     if not isinstance(part, dict):
         elements = cast("list[object]", part)
         return [_prepared(each, kind) for each in elements] if isinstance(part, list) else part
@@ -156,6 +155,7 @@ def _prepared(part: Any, kind: Any, key: object = "") -> Any:
 
 
 _WITH_NAMES = {"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"}
+"""The keywords whose members have names, which may be those of keywords, too."""
 
 
 def _draft(schema: Mapping[str, Any]) -> Any:
@@ -332,13 +332,12 @@ def _copied(error: jsonschema.ValidationError) -> jsonschema.ValidationError:
 
 
 _KEYWORDS: dict[str, Any] = {
-    "not allowed": lambda *_: [_violation("not allowed")],  # pyright: ignore[reportUnknownLambdaType]
     "additionalProperties": _additional_properties,
     "pattern": _pattern,
     "patternProperties": _pattern_properties,
     "uniqueItems": _unique_items,
 }
-"""The keywords that jsonschema checks in another way, and one for `false` in `_prepared`."""
+"""The keywords that jsonschema checks in another way."""
 
 
 def _hashable(value: object) -> object:
@@ -487,7 +486,8 @@ def _problems_of(error: jsonschema.ValidationError) -> Iterator[Problem]:
             yield Problem(json_path(*here, key), given[key], "", finding)
     else:
         allowed = _allowed(error)
-        yield Problem(json_path(*here), given, allowed, "" if allowed else shortened(error.message))
+        words = "not allowed" if (error.validator, error.validator_value) == ("not", {}) else error.message
+        yield Problem(json_path(*here), given, allowed, "" if allowed else shortened(words))
 
 
 def _allowed(error: jsonschema.ValidationError) -> str:

@@ -513,6 +513,11 @@ def test_a_key_that_a_schema_forbids_is_named(draft: str) -> None:
     ]
 
 
+def test_a_note_in_a_schema_has_no_effect_whatever_its_key_says() -> None:
+    schema = {"properties": {"old": {"not allowed": True, "type": "string"}}, "not allowed": "after 2027"}
+    assert words(schema, {"old": "x"}) == []
+
+
 @pytest.mark.parametrize(
     "dependencies",
     [{"a": {"$ref": "#/definitions/a"}, "c": ["d"]}, {"c": ["d"], "a": {"$ref": "#/definitions/a"}}],
@@ -586,12 +591,19 @@ def test_a_pattern_that_python_cannot_read_is_refused(pattern: str) -> None:
         PayloadSchema({"pattern": pattern})
 
 
-def test_long_patterns_of_payloads_are_not_kept_in_memory() -> None:
-    schema = PayloadSchema({"items": {"format": "regex"}, "pattern": "^a$"})
-    size = 3000
+@pytest.mark.parametrize(
+    ("schema", "text", "size"),
+    [
+        ({"items": {"format": "regex"}, "pattern": "^a$"}, "ab$" * 1_000, 3_000),
+        ({"items": {"format": "date-time"}}, "x" * 100_000, 100_000),
+    ],
+    ids=["regex", "date-time"],
+)
+def test_long_texts_of_payloads_are_not_kept_in_memory(schema: dict[str, Any], text: str, size: int) -> None:
+    payload_schema = PayloadSchema(schema)
 
     def kept_after(first: int) -> int:
-        schema.violations([str(number) + "ab$" * (size // 3) for number in range(first, first + 5)])
+        payload_schema.violations([f"{number}{text}" for number in range(first, first + 5)])
         return tracemalloc.get_traced_memory()[0]
 
     tracemalloc.start()
@@ -602,20 +614,8 @@ def test_long_patterns_of_payloads_are_not_kept_in_memory() -> None:
         tracemalloc.stop()
 
 
-def test_long_texts_of_payloads_that_shall_be_dates_are_not_kept_in_memory() -> None:
-    schema, size = PayloadSchema({"items": {"format": "date-time"}}), 100_000
-
-    def kept_after(first: int) -> int:
-        schema.violations([f"{number}{'x' * size}" for number in range(first, first + 5)])
-        return tracemalloc.get_traced_memory()[0]
-
-    tracemalloc.start()
-    try:
-        before = kept_after(0)
-        assert kept_after(5) - before < size
-    finally:
-        tracemalloc.stop()
-    assert words({"format": "date-time"}, f"2026-11-21T10:00:00.{'1' * size}Z") == []
+def test_a_long_text_can_be_a_date() -> None:
+    assert words({"format": "date-time"}, f"2026-11-21T10:00:00.{'1' * 100_000}Z") == []
 
 
 def test_a_pattern_with_too_many_groups_within_groups_is_not_a_pattern() -> None:

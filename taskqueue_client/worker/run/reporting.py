@@ -134,8 +134,8 @@ class Reporter:
 def report_of(task_id: str, run_id: int, reason: ReasonResolved) -> Call[Any]:
     """Return the call that reports a run.
 
-    The status of the response says that the run is resolved. Its body is not looked at: one that this version
-    cannot read would have the report retried until the lease ends.
+    Any JSON object in the response, or 204 without a body, says that the run is resolved: a status that this
+    version cannot read would have the report retried until the lease ends.
     """
     return replace(_report_of(task_id, run_id, reason), returns=dict[str, Any] | None)
 
