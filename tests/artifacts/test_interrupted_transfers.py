@@ -8,23 +8,14 @@ import sys
 import pytest
 
 SCRIPT = """
-import faulthandler, os, sys, threading
+import os, sys, threading
 from concurrent.futures import ThreadPoolExecutor
 from taskqueue_client import Queue
 from taskqueue_client.local import LocalQueue
 from tests.artifacts.conftest import make_run
+from tests.interruptions import interrupted
 
 OURS = ("storage.py", "sync_connections.py", "sources.py")
-
-class Interruption:
-    def __init__(self, number):
-        self.left = number
-
-    def __call__(self, frame, event, function):
-        if event == "c_return" and is_ours(frame):
-            self.left -= 1
-            if self.left == 0:
-                raise KeyboardInterrupt
 
 def is_ours(frame):
     codes = [each.f_code for each in (frame, frame.f_back, frame.f_back.f_back) if each]
@@ -38,22 +29,11 @@ def upload():
 def download():
     assert queue.download_artifact(task_id, "public/a").content == content
 
-faulthandler.dump_traceback_later(100, exit=True)
 transfer, content = globals()[sys.argv[1]], os.urandom(100_000)
 with LocalQueue() as local, Queue(local.root_url, local.credentials) as queue:
     task_id = make_run(queue, local.clock).task_id
     upload()
-    number, interruption = 0, Interruption(0)
-    while interruption.left <= 0:
-        number += 1
-        interruption = Interruption(number)
-        sys.setprofile(interruption)
-        try:
-            transfer()
-        except (KeyboardInterrupt, RuntimeError):
-            pass
-        finally:
-            sys.setprofile(None)
+    for number in interrupted(transfer, RuntimeError, counts=is_ours):
         with ThreadPoolExecutor(1) as other:
             other.submit(transfer).result()
 for thread in threading.enumerate():

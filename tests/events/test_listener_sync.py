@@ -45,33 +45,14 @@ with events.Listener(events.PulseSettings.from_url(sys.argv[1]), bindings) as li
 """
 
 INTERRUPTED = """
-import faulthandler, sys
+import sys
+from functools import partial
 from taskqueue_client import events
+from tests.interruptions import interrupted
 
-class Interruption:
-    def __init__(self, number):
-        self.left = number
-
-    def __call__(self, frame, event, function):
-        if event == "c_return":
-            self.left -= 1
-            if self.left == 0:
-                raise KeyboardInterrupt
-
-faulthandler.dump_traceback_later(100, exit=True)
 bindings = [events.task_completed(task_queue_id="test-interrupted/w")]
 with events.Listener(events.PulseSettings.from_url(sys.argv[1]), bindings) as listener:
-    number, interruption = 0, Interruption(0)
-    while interruption.left <= 0:
-        number += 1
-        interruption = Interruption(number)
-        sys.setprofile(interruption)
-        try:
-            listener.get(timeout=0)
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.setprofile(None)
+    for number in interrupted(partial(listener.get, timeout=0)):
         listener.get(timeout=0)
 print(number)
 """

@@ -6,35 +6,14 @@ import subprocess
 import sys
 
 SCRIPT = """
-import faulthandler, sys
 from concurrent.futures import ThreadPoolExecutor
 from taskqueue_client import Queue
 from taskqueue_client.local import LocalQueue
+from tests.interruptions import interrupted
 
-class Interruption:
-    def __init__(self, number):
-        self.left = number
-
-    def __call__(self, frame, event, function):
-        if event == "c_return":
-            self.left -= 1
-            if self.left == 0:
-                raise KeyboardInterrupt
-
-faulthandler.dump_traceback_later(100, exit=True)
 with LocalQueue() as local, Queue(local.root_url) as queue:
     queue.ping()
-    number, interruption = 0, Interruption(0)
-    while interruption.left <= 0:
-        number += 1
-        interruption = Interruption(number)
-        sys.setprofile(interruption)
-        try:
-            queue.ping()
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.setprofile(None)
+    for number in interrupted(queue.ping):
         queue.ping()
         with ThreadPoolExecutor(1) as other:
             other.submit(queue.ping).result()
