@@ -15,9 +15,11 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from email.utils import formatdate
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -431,6 +433,44 @@ def test_the_last_5xx_is_passed_back() -> None:
         response = requests.get(f"{proxy.url}/api/queue/v1/ping", timeout=60)
     assert (response.status_code, response.text) == (503, "busy")
     assert len(upstream.requests) == proxy_module.ATTEMPTS
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "size", "signed", "status"),
+    [
+        ("GET", "ping", 0, 2, 200),
+        ("PUT", "task/x", 2, 2, 200),
+        ("POST", "task/x/rerun", 0, 2, 200),
+        pytest.param("PUT", "task/x", 2 * MIB, 1, 401, id="a body that is streamed cannot be sent again"),
+    ],
+)
+def test_a_call_that_is_refused_while_the_clock_is_wrong_is_signed_again_with_the_service_s_time(
+    method: str, path: str, size: int, signed: int, status: int
+) -> None:
+    def check_timestamp(handler: BaseHTTPRequestHandler) -> None:
+        bodies.append(handler.rfile.read(int(handler.headers.get("Content-Length", 0))))
+        found = re.search(r'ts="(\d+)"', handler.headers["Authorization"])
+        is_stale = found is None or abs(int(found[1]) - time.time()) > 900
+        respond(handler, 401 if is_stale else 200, b"stale" if is_stale else b"done")
+
+    bodies: list[bytes] = []
+    with Upstream(check_timestamp) as upstream, scripted(upstream) as proxy:
+        response = requests.request(method, f"{proxy.url}/api/queue/v1/{path}", data=bytes(size), timeout=60)
+    assert (response.status_code, bodies) == (status, [bytes(size)] * signed)
+
+
+@pytest.mark.parametrize("date", ["right", "", "missing"])
+def test_a_call_that_is_refused_for_another_reason_is_not_signed_again(date: str) -> None:
+    def refuse(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response_only(401)
+        if date != "missing":
+            handler.send_header("Date", date and formatdate(1e9, usegmt=True))
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+
+    with Upstream(refuse) as upstream, scripted(upstream) as proxy:
+        response = requests.get(f"{proxy.url}/api/queue/v1/ping", timeout=60)
+    assert (response.status_code, len(upstream.requests)) == (401, 1)
 
 
 @pytest.mark.parametrize(

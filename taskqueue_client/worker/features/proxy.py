@@ -27,7 +27,7 @@ from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-from taskqueue_client._protocol.api_responses import TransportFailed
+from taskqueue_client._protocol.api_responses import TransportFailed, date_of
 from taskqueue_client._protocol.wire import Origin, Signer, nonce
 from taskqueue_client._transport.async_connections import connection_failure
 from taskqueue_client._transport.network import WANTS_USER, NetworkSettings
@@ -55,6 +55,10 @@ TIMEOUT = aiohttp.ClientTimeout(total=None, connect=10, sock_read=60)
 SENT_WITHIN = 120.0
 """Seconds for sending a call whose body is kept, and for the head of its response. aiohttp does not bound
 sending: a network that loses all packets would delay the call by a quarter of an hour."""
+
+WRONG_CLOCK = 60.0
+"""Seconds between the times of worker and service with which a refused call is signed again. The service
+refuses signatures whose time differs by 15 minutes."""
 
 BEWIT_LIFETIME = 3600
 """Seconds that a URL signed by `/bewit` works."""
@@ -244,6 +248,9 @@ class TaskProxy:
         send = partial(self._send, request, target, body, whole=whole)
         try:
             received = await (send() if once else _with_retries(send))
+            if whole and (now := self._time_if_stale(received)) is not None:
+                received.release()
+                received = await send(now=now)
             _check(received)
         except (TransportFailed, aiohttp.ClientError, OSError, ValueError) as error:
             why = self._reason(error, target)
@@ -252,6 +259,15 @@ class TaskProxy:
             failed.headers["X-Taskcluster-Endpoint"] = target
             return failed
         return await self._pass_back(request, received, target)
+
+    def _time_if_stale(self, received: aiohttp.ClientResponse) -> float | None:
+        """Return the service's time if a call may have been refused because its signature has another one.
+
+        This machine's clock may have been set since the worker's last call. The body is not read: it may be
+        compressed.
+        """
+        now = date_of(received.headers) if received.status == HTTPStatus.UNAUTHORIZED else None
+        return None if now is None or abs(now - self._server_time()) <= WRONG_CLOCK else now
 
     def _reason(self, error: Exception, target: str) -> str:
         """Return why there is no response, without a signature that the URL may have."""
@@ -262,14 +278,24 @@ class TaskProxy:
         return connection_failure(error, error, target, self._network).reason
 
     async def _send(
-        self, request: web.BaseRequest, target: str, body: bytes, *, whole: bool, anew: bool = False
+        self,
+        request: web.BaseRequest,
+        target: str,
+        body: bytes,
+        *,
+        whole: bool,
+        anew: bool = False,
+        now: float | None = None,
     ) -> aiohttp.ClientResponse:
-        """Send a request once, freshly signed, without following redirects; `anew` over a new connection."""
+        """Send a request once, freshly signed, without following redirects; `anew` over a new connection.
+
+        `now` is the service's time, if it is not what the worker takes for it.
+        """
         session = self._session_of_retries if anew else self._session
         headers = _passed(request.headers)
         if body:
             headers.setdefault("Content-Type", "application/json")  # as taskcluster-proxy does
-        headers["Authorization"] = self._authorization(request.method, target)
+        headers["Authorization"] = self._authorization(request.method, target, now)
         if request.body_exists:
             headers["Content-Length"] = str(len(body) if whole else request.content_length or 0)
         if not whole and request.content_length is None:
@@ -289,12 +315,12 @@ class TaskProxy:
                 proxy_headers=None if proxy is None else proxy.headers,
             )
 
-    def _authorization(self, method: str, target: str) -> str:
+    def _authorization(self, method: str, target: str, now: float | None) -> str:
         """The header for one attempt. It has no hash of the body, which may be longer than the memory."""
         origin = Origin.of(target)
         resource = "/" + target.split("/", 3)[3]
-        now = int(self._server_time())
-        return self._signer.header(method, origin, resource, timestamp=now, nonce=nonce(), body=None)
+        timestamp = int(self._server_time() if now is None else now)
+        return self._signer.header(method, origin, resource, timestamp=timestamp, nonce=nonce(), body=None)
 
     async def _pass_back(
         self, request: web.BaseRequest, received: aiohttp.ClientResponse, target: str
