@@ -59,7 +59,7 @@ def check_function(argument: str, given: object) -> None:
 
 def check_callback(argument: str, given: object) -> None:
     """Raise InvalidArgument unless an argument is a function, not an asynchronous one: nobody awaits it."""
-    if given is not None and (not callable(given) or iscoroutinefunction(given)):
+    if not callable(given) or iscoroutinefunction(given):
         raise InvalidArgument(argument, given, "a function that is not asynchronous")
 
 

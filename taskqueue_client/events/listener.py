@@ -55,7 +55,8 @@ class _Consumer(ABC, Generic[HookResult]):
         arguments.number("redeliveries", redeliveries, least=0)
         arguments.check_kind("duplicates", duplicates, DuplicateFilter | None, "a DuplicateFilter, or None")
         arguments.check_kind("clock", clock, Clock | None)
-        arguments.check_callback("on_state", on_state)
+        if on_state is not None:
+            arguments.check_callback("on_state", on_state)
         if reconcile is not None:
             arguments.check_function("reconcile", reconcile)
         self._redeliveries = redeliveries

@@ -303,5 +303,7 @@ def _no_event_loop() -> Event | None:
 
 
 def _hook(on_progress: Callable[[R], object] | None) -> Callable[[R], object]:
+    if on_progress is None:
+        return lambda _: None
     check_callback("on_progress", on_progress)
-    return on_progress or (lambda _: None)
+    return on_progress

@@ -354,10 +354,13 @@ def test_reconciling_with_a_synchronous_client_is_synchronous_and_ignores_unknow
 
 @pytest.mark.parametrize("reconcile", [reconcile_by_status, reconcile_by_status_async])
 @pytest.mark.parametrize("argument", ["task_ids", "on_status"])
-def test_reconciling_by_status_refuses_an_asynchronous_function(reconcile: Any, argument: str) -> None:
+@pytest.mark.parametrize("is_none", [False, True])
+def test_reconciling_by_status_refuses_an_asynchronous_function_and_none(
+    reconcile: Any, argument: str, *, is_none: bool
+) -> None:
     async def function(*_: object) -> None:
         pytest.fail("it is awaited")
 
-    functions = {"task_ids": lambda: [TASK], "on_status": print, argument: function}
+    functions = {"task_ids": lambda: [TASK], "on_status": print, argument: None if is_none else function}
     with pytest.raises(InvalidArgument, match=f"{argument}: .* expected a function that is not asynchronous"):
         reconcile(AsyncScripted(*LIFE), **functions)

@@ -195,7 +195,7 @@ def test_a_worker_that_was_shut_down_before_its_start_says_why_it_ends_at_once(
 @pytest.mark.parametrize(
     ("argument", "given"),
     [("config_file", 5), ("config_file", []), ("pulse", "amqp://u:s3cret@h"), ("pulse", {}), ("clock", "x"),
-     ("runner", "x"), ("task_source", "x")],
+     ("runner", "x"), ("task_source", "x"), ("task_source", None)],
 )  # fmt: skip
 def test_an_argument_of_another_type_is_refused(world: World, argument: str, given: object) -> None:
     options: Any = {argument: given}
