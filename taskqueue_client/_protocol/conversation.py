@@ -21,7 +21,7 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, closing, suppress
 from contextvars import copy_context
-from functools import wraps
+from functools import update_wrapper
 from threading import Event, Lock, main_thread
 from types import CoroutineType, GenericAlias
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, get_args
@@ -393,7 +393,6 @@ def _discard(future: asyncio.Future[Any]) -> None:
 def called(describe: Callable[P, Call[R] | Conversation[R]]) -> Callable[Concatenate[Client, P], R]:
     """Return the method of a synchronous client that performs what `describe` describes."""
 
-    @wraps(describe)
     def method(client: Client, /, *args: P.args, **kwargs: P.kwargs) -> R:
         described = describe(*args, **kwargs)
         return client.send(described) if isinstance(described, Call) else converse(client, described)
@@ -406,7 +405,6 @@ def called_async(
 ) -> Callable[Concatenate[AsyncClient, P], AsyncResult[Any, Any, R]]:
     """Return the method of an asynchronous client that performs what `describe` describes."""
 
-    @wraps(describe)
     async def method(client: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
         described = describe(*args, **kwargs)
         if isinstance(described, Call):
@@ -421,7 +419,6 @@ def performed(
 ) -> Callable[Concatenate[Client, P], R]:
     """Return the method of a synchronous client; like `called`, but `describe` takes the client."""
 
-    @wraps(describe)
     def method(client: Client, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return converse(client, describe(client, *args, **kwargs))
 
@@ -433,7 +430,6 @@ def performed_async(
 ) -> Callable[Concatenate[AsyncClient, P], AsyncResult[Any, Any, R]]:
     """Return the method of an asynchronous client; like `called_async`, but `describe` takes the client."""
 
-    @wraps(describe)
     async def method(client: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await converse_async(client, describe(client, *args, **kwargs))
 
@@ -445,7 +441,6 @@ def streamed(
 ) -> Callable[Concatenate[Client, P], Generator[bytes]]:
     """Return the method of a synchronous client that gives the items, which are bytes."""
 
-    @wraps(describe)
     def method(client: Client, /, *args: P.args, **kwargs: P.kwargs) -> Generator[bytes]:
         return iterate(client, describe(client, *args, **kwargs))
 
@@ -457,7 +452,6 @@ def streamed_async(
 ) -> Callable[Concatenate[AsyncClient, P], AsyncGenerator[bytes]]:
     """Return the method of an asynchronous client that gives the items, which are bytes."""
 
-    @wraps(describe)
     def method(client: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[bytes]:
         return iterate_async(client, describe(client, *args, **kwargs))
 
@@ -474,15 +468,16 @@ _CLIENT = re.compile(r"^ *client: The client\.\n", re.MULTILINE)
 def with_signature(
     method: M, describe: Callable[..., object], kind: type | None = None, item: type | None = None
 ) -> M:
-    """Return the method with `self` and its result in its signature, for help(), autospec and Sphinx.
+    """Return the method with the name, docstring and signature for help(), autospec and Sphinx.
 
     Args:
         method: The method.
-        describe: The function that the method is made of.
+        describe: The function that the method is made of, and named and documented as.
         kind: The generic type of the method's result, such as `Iterator`; default: it returns what `describe`
             does.
         item: The parameter of `kind`; default: what `describe` returns.
     """
+    update_wrapper(method, describe)
     # Evaluated, as nobody evaluates the texts in a `__signature__`, not even `eval_str`.
     signature = inspect.signature(describe, eval_str=True)
     response = get_args(signature.return_annotation)[-1]

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import msgspec
@@ -75,7 +74,6 @@ class Pages(Generic[PageT, Item]):
 def iterated(describe: Callable[P, Pages[PageT, Item]]) -> Callable[Concatenate[Caller, P], Iterator[Item]]:
     """Return the method of a synchronous client that iterates over the pages that `describe` returns."""
 
-    @wraps(describe)
     def method(client: Caller, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[Item]:
         return _Walk(client, describe(*args, **kwargs))
 
@@ -106,7 +104,6 @@ def iterated_async(
 ) -> Callable[Concatenate[AsyncCaller, P], AsyncIterator[Item]]:
     """Return the method of an asynchronous client that iterates over the pages that `describe` returns."""
 
-    @wraps(describe)
     def method(client: AsyncCaller, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[Item]:
         return _AsyncWalk(client, describe(*args, **kwargs))
 
