@@ -147,12 +147,17 @@ _HTTP = "an http:// or https:// URL with a host"
 _SOCKS = "a socks4://, socks4a://, socks5:// or socks5h:// URL"
 
 
-def _environment_proxy(origin: str) -> Proxy | None:
+def _named_proxy(url: str) -> str | None:
+    """Return the proxy for a URL as the environment names it."""
     if not getproxies():
         return None
     from requests.utils import get_environ_proxies, select_proxy  # noqa: PLC0415 - costs 50 ms
 
-    named = select_proxy(origin, get_environ_proxies(origin))
+    return select_proxy(url, get_environ_proxies(url))
+
+
+def _environment_proxy(origin: str) -> Proxy | None:
+    named = _named_proxy(origin)
     if not named:
         return None
     url = named if "://" in named else f"http://{named}"
@@ -168,11 +173,7 @@ def _environment_proxy(origin: str) -> Proxy | None:
 
 def bypassing_proxies(url: str) -> dict[str, str]:
     """Return the variables with which clients call a server of this machine directly, if there is a proxy."""
-    if not getproxies():
-        return {}
-    from requests.utils import get_environ_proxies, select_proxy  # noqa: PLC0415 - costs 50 ms
-
-    if not select_proxy(url, get_environ_proxies(url)):
+    if not _named_proxy(url):
         return {}
     others = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")  # as requests reads them
     hosts = ",".join(filter(None, [others, urlsplit(url).hostname]))
