@@ -18,7 +18,7 @@ from taskqueue_client.models.messages import (
     TaskPriorityChangedMessage,
 )
 
-from .exchanges import EXCHANGES, RoutingKey, TaskRoutingKey
+from .exchanges import EXCHANGES, GroupRoutingKey, RoutingKey, TaskExchange, TaskRoutingKey
 
 _CC: Final = "route."
 _BY_NAME: Final = {exchange.full_name: exchange for exchange in EXCHANGES}
@@ -76,7 +76,8 @@ def read_event(
         unreadable = UnreadableMessage("the exchange is not one of the Queue's", body, routing_key)
         return Event(exchange, unreadable, None, (), redeliveries)
     try:
-        message, key = known.read(body), known.parse_routing_key(routing_key)
+        message = known.read(body)
+        key = (TaskRoutingKey if isinstance(known, TaskExchange) else GroupRoutingKey).parse(routing_key)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         unreadable = UnreadableMessage(str(error), body, routing_key)
         return Event(known.name, unreadable, None, (), redeliveries)

@@ -9,7 +9,6 @@ The fields of routing keys, their order and their sizes are those of the referen
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Self, TypeVar
@@ -40,7 +39,7 @@ class Binding:
     routing_key_pattern: str
 
 
-class Exchange(ABC, Generic[M_co]):
+class Exchange(Generic[M_co]):
     """One of the Queue's exchanges.
 
     Attributes:
@@ -65,14 +64,6 @@ class Exchange(ABC, Generic[M_co]):
             msgspec.DecodeError: The body is not JSON, or not a message of this exchange.
         """
         return self._decoder.decode(body)
-
-    @abstractmethod
-    def parse_routing_key(self, text: str) -> RoutingKey:
-        """Return the fields of a message's routing key.
-
-        Raises:
-            InvalidArgument: The text is not a routing key of this exchange.
-        """
 
 
 class TaskExchange(Exchange[M_co]):
@@ -115,10 +106,6 @@ class TaskExchange(Exchange[M_co]):
             )
         return Binding(self.full_name, pattern(TASK_FIELDS, locals()))  # which has the fields by name
 
-    def parse_routing_key(self, text: str) -> TaskRoutingKey:
-        """Return the fields of a message's routing key."""
-        return TaskRoutingKey.parse(text)
-
 
 class GroupExchange(Exchange[M_co]):
     """An exchange of messages about a task group. Calling it returns a binding."""
@@ -130,10 +117,6 @@ class GroupExchange(Exchange[M_co]):
             InvalidArgument: A value is empty, too long, or not accepted by the Queue.
         """
         return Binding(self.full_name, pattern(GROUP_FIELDS, locals()))  # as above
-
-    def parse_routing_key(self, text: str) -> GroupRoutingKey:
-        """Return the fields of a message's routing key."""
-        return GroupRoutingKey.parse(text)
 
 
 task_defined = TaskExchange("task-defined", messages.TaskDefinedMessage)
