@@ -55,11 +55,10 @@ class StorageFailed(ArtifactError):
     """
 
     def __init__(self, method: str, url: str, reason: str) -> None:
-        super().__init__(method, url, reason)
         self.method = method
         self.url = without_query(url)
         self.reason = reason
-        self.args = (method, self.url, reason)
+        super().__init__(method, self.url, reason)
 
     def __str__(self) -> str:
         return f"{self.method} {self.url}: {self.reason}"

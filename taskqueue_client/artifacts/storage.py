@@ -166,8 +166,8 @@ class Storage:
     moment in which it was taken, and the next transfer would wait for ever.
     """
 
-    def __init__(self, network: NetworkSettings | None = None) -> None:
-        self._network = network or NetworkSettings()
+    def __init__(self, network: NetworkSettings) -> None:
+        self._network = network
         self._start()
         forget_in_children(self)
 
@@ -239,9 +239,7 @@ class Storage:
         with self._requested("PUT", put.url, headers, put.policy, cancellation, body) as incoming:
             received = incoming.beginning()
             if incoming.status not in _SUCCESS:
-                raise self._refused(
-                    "PUT", put.url, incoming.status, incoming.headers, received.decode(errors="replace")
-                )
+                raise self._refused("PUT", put.url, incoming.status, incoming.headers, received)
             if incoming.attempt.unsent:
                 reason = "the connection was closed before the whole body was sent"
                 raise StorageFailed("PUT", put.url, reason)
@@ -259,8 +257,7 @@ class Storage:
         except (TransportFailed, ResponseRefused) as error:
             raise _failed("PUT", put.url, error) from error.__cause__
         if response.status not in _SUCCESS:
-            text = response.body.decode(errors="replace")
-            raise self._refused("PUT", put.url, response.status, response.headers, text)
+            raise self._refused("PUT", put.url, response.status, response.headers, response.body)
         if put.progress is not silently:
             put.progress(len(content), len(content))
             await asyncio.sleep(0)  # now it is told, and not after the upload
@@ -295,9 +292,7 @@ class Storage:
         if "gzip" in incoming.headers.get("Content-Encoding", "").lower():
             with suppress(zlib.error):
                 body = zlib.decompressobj(GZIP).decompress(body, _LONGEST_RESPONSE)
-        raise self._refused(
-            "GET", incoming.attempt.url, incoming.status, incoming.headers, body.decode(errors="replace")
-        )
+        raise self._refused("GET", incoming.attempt.url, incoming.status, incoming.headers, body)
 
     @contextmanager
     def _requested(
@@ -324,12 +319,12 @@ class Storage:
             yield Incoming(method, attempt, ends.enter_context(closing(response)), self._network)
 
     def _refused(
-        self, method: str, url: str, status: int, headers: Mapping[str, str], text: str
+        self, method: str, url: str, status: int, headers: Mapping[str, str], body: bytes
     ) -> StorageRefused:
         if status == WANTS_USER and self._network.proxy(url, socks=True) is not None:
-            text = proxy_refused(url, self._network).reason
-            return storage_refused(method, url, status, headers, text)
-        return storage_refused(method, url, status, headers, text, self._network.forwarding_proxy(url))
+            return storage_refused(method, url, status, headers, proxy_refused(url, self._network).reason)
+        text, proxy = body.decode(errors="replace"), self._network.forwarding_proxy(url)
+        return storage_refused(method, url, status, headers, text, proxy)
 
     def _pool(self, method: str, url: str) -> HTTPConnectionPool:
         parts = _parts_of(method, url)

@@ -20,6 +20,7 @@ import pytest
 from benchmarks.sink import running
 from taskqueue_client import Credentials, Queue, RetryPolicy, slugid
 from taskqueue_client._protocol.conversation import Call
+from taskqueue_client._transport.network import NetworkSettings
 from taskqueue_client._transport.sync_connections import Cancellation, TransferCanceled
 from taskqueue_client.artifacts import RedirectRefused, StorageFailed, StorageRefused
 from taskqueue_client.artifacts.sources import open_source
@@ -55,7 +56,7 @@ def trusting(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def storage() -> Iterator[Storage]:
-    storage = Storage()
+    storage = Storage(NetworkSettings())
     yield storage
     storage.close()
 
@@ -303,7 +304,7 @@ def test_a_transfer_that_was_cancelled_before_it_began_sends_nothing(
 
 
 def test_a_client_that_nobody_closed_ends_in_silence(server: RawServer) -> None:
-    storage = Storage()
+    storage = Storage(NetworkSettings())
     put(storage, server.url)
     storage.threads().submit(int).result()
     with warnings.catch_warnings(record=True) as warned:

@@ -12,6 +12,7 @@ import pytest
 
 from taskqueue_client import RetryPolicy
 from taskqueue_client._protocol.conversation import Call
+from taskqueue_client._transport.network import NetworkSettings
 from taskqueue_client._transport.sync_connections import Cancellation
 from taskqueue_client.artifacts.sources import open_source
 from taskqueue_client.artifacts.storage import Put, Storage, silently
@@ -34,13 +35,13 @@ _POLICY = RetryPolicy()
 
 
 def put_to_storage(root_url: str, policy: RetryPolicy = _POLICY) -> dict[str, Any]:
-    with closing(Storage()) as storage:
+    with closing(Storage(NetworkSettings())) as storage:
         storage.put(_upload(root_url, policy), Cancellation())
     return {}
 
 
 async def put_to_storage_async(root_url: str) -> dict[str, Any]:
-    async with aclosing(Storage()) as storage:
+    async with aclosing(Storage(NetworkSettings())) as storage:
         await storage.put_small(_upload(root_url, _POLICY))
     return {}
 
