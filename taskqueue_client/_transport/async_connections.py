@@ -17,7 +17,7 @@ import re
 import select
 import ssl
 from collections.abc import Callable, Mapping
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from http.client import HTTPException, RemoteDisconnected
 from weakref import finalize
 
@@ -97,16 +97,13 @@ async def connect(
     deadlines: ConnectionDeadlines,
     idle: dict[HttpConnection, None],
 ) -> HttpConnection:
+    # `sock_connect` would not bound the response of a proxy.
+    timeout = aiohttp.ClientTimeout(connect=min(timeouts.connect, timeouts.total))
     try:
-        opened = await connector.connect(to, [], _timeout(min(timeouts.connect, timeouts.total)))
+        opened = await connector.connect(to, [], timeout)
     except TimeoutError as error:
         raise aiohttp.ConnectionTimeoutError from error
     return HttpConnection(opened, deadlines, idle)
-
-
-@lru_cache(maxsize=64)
-def _timeout(seconds: float) -> aiohttp.ClientTimeout:
-    return aiohttp.ClientTimeout(connect=seconds)  # `sock_connect` does not bound the response of a proxy
 
 
 def _is_readable(handle: int) -> Callable[[], object]:
@@ -457,7 +454,8 @@ class _Destination:
         if body or request.method != "GET":
             lines.append(f"Content-Length: {len(body)}")
         text = "".join(lines)
-        if not (text.isascii() and text.isprintable()) or " " in target or not _are_names(tuple(headers)):
+        are_named = all(map(_NAME.fullmatch, headers))
+        if not (are_named and text.isascii() and text.isprintable()) or " " in target:
             raise TransportFailed(_INVALID, is_unsent=True)
         return "\r\n".join((*lines, "", "")).encode() + body
 
@@ -466,11 +464,6 @@ class _Destination:
 
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-
-
-@lru_cache(maxsize=64)
-def _are_names(names: tuple[str, ...]) -> bool:
-    return all(map(_NAME.fullmatch, names))
 
 
 def connection_failure(
