@@ -259,7 +259,7 @@ class ClientBase(ABC, Generic[SessionT]):
             self._retries,
             self._clock,
             wire.server_time,
-            wire.url,
+            wire.attempted,
             self._artifact_storage,
         )
 

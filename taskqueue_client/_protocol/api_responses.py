@@ -221,8 +221,8 @@ def sender(proxy: str) -> str:
 def _kind(status: int, code: str | None) -> type[errors.ApiError]:
     if code in _BY_CODE:
         return _BY_CODE[code]
-    server_error = 500  # and above
-    return _BY_STATUS.get(status, errors.ServerError if status >= server_error else errors.ApiError)
+    other = errors.ServerError if status >= HTTPStatus.INTERNAL_SERVER_ERROR else errors.ApiError
+    return _BY_STATUS.get(status, other)
 
 
 def _json_object(body: bytes) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
+from http import HTTPStatus
 from random import getrandbits
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
@@ -65,7 +66,6 @@ MAX_BODY = 10 * 1024 * 1024
 """The largest request body that the services accept, in bytes. They respond to a larger one with an Internal
 Server Error."""
 
-_UNAUTHORIZED = 401
 _CLAIMS: frozenset[type] = frozenset({ClaimWorkResponse, TaskClaim})
 """Responses that are decoded even if a task in them is nested too deeply: all their runs are claimed."""
 
@@ -271,7 +271,7 @@ class Wire:
         return Request(call.method, self._origin_url + resource, headers, body)
 
     def decode(self, call: Call[R], response: Response) -> R:
-        if not self._skew.known or response.status == _UNAUTHORIZED:
+        if not self._skew.known or response.status == HTTPStatus.UNAUTHORIZED:
             self._learn_offset(response)
         if response.status not in call.accepts:
             raise error_of_response(self.attempted(call), response, self.server_time())

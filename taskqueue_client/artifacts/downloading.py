@@ -263,7 +263,7 @@ class _Download:
         call = self.request.call()
         content = yield from call
         if content.storage_type == StorageType.ERROR:
-            raise _error_artifact(call, self.transfer.settings.url(call), content)
+            raise _error_artifact(self.transfer.settings.attempted(call), content)
         return content
 
     def _attempt(self) -> Conversation[None]:
@@ -337,11 +337,11 @@ class _Download:
         )
 
 
-def _error_artifact(call: Call[ArtifactContent], url: str, content: ArtifactContent) -> ErrorArtifact:
+def _error_artifact(attempted: Attempted, content: ArtifactContent) -> ErrorArtifact:
     """Return the error that the endpoint getArtifact would have caused."""
     said = {"reason": content.reason, "message": content.message}
     refused = Refused(status=424, message=content.message or "", document=said)
-    return ErrorArtifact(Attempted(call.endpoint, call.method, url), refused)
+    return ErrorArtifact(attempted, refused)
 
 
 class Receiver:

@@ -16,6 +16,7 @@ from taskqueue_client._protocol.retry import Retries, RetryPolicy, retried
 from taskqueue_client._transport.sync_connections import Cancellation
 from taskqueue_client.clock import Clock
 from taskqueue_client.definitions import StorageName
+from taskqueue_client.errors import Attempted
 
 from .artifact_errors import StorageFailed, StorageRefused, is_expiry
 from .sources import Source
@@ -43,7 +44,7 @@ class TransferSettings:
     Attributes:
         storage: The connections to storage services, which all copies of the client share.
         server_time: Returns the service's time, in seconds since the epoch.
-        url: Returns the URL of a call, without a signature.
+        attempted: Returns a first attempt at a call, for an error about the call.
         storage_type: The default storage type of uploads.
     """
 
@@ -52,7 +53,7 @@ class TransferSettings:
     retries: Retries
     clock: Clock
     server_time: Callable[[], float]
-    url: Callable[[Call[Any]], str]
+    attempted: Callable[[Call[Any]], Attempted]
     storage_type: StorageName
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 import msgspec
 
@@ -217,15 +217,8 @@ LONGEST_KEY: Final = 255
 """The most bytes of an AMQP routing key."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
-    """One field of a routing key.
-
-    Attributes:
-        name: The name in snake_case.
-        size: The most characters of a value.
-        several_words: Whether the value may contain dots, so that only `#` matches it.
-    """
+class _Field(NamedTuple):
+    """One field of a routing key: the most characters of a value, and whether that may contain dots."""
 
     name: str
     size: int
@@ -350,7 +343,7 @@ def _key_text(key: RoutingKey, fields: tuple[_Field, ...]) -> str:
 
 def _matching(field: _Field, value: str | int | None) -> str:
     if value is None:
-        return "#" if field.several_words else "*"
+        return "#" if field.several_words else "*"  # which matches one word
     if field.name in {"task_id", "task_group_id"}:
         return arguments.slugid(field.name, value)
     if field.name == "run_id":
