@@ -17,7 +17,7 @@ from ._dates import a_year_after, instant, moment_of, normalised, shifted, times
 from .models import Priority
 
 __all__ = [
-    "AcceptedDownloadMethods", "CreateArtifactRequest", "DataInline", "ErrorArtifactRequest",
+    "AcceptedDownloadMethods", "CreateArtifactRequest", "DataInline", "ErrorArtifactRequest", "ErrorReason",
     "LinkArtifactRequest", "ObjectArtifactRequest", "PriorityName", "ProposedUploadMethods",
     "PutUrlProposal", "ReferenceArtifactRequest", "Requires", "S3ArtifactRequest", "StorageName",
     "TaskDefinition", "TaskMetadata", "TaskOptions", "from_now", "task_definition",
@@ -31,6 +31,15 @@ StorageName = Literal["s3", "object"]
 
 Requires = Literal["all-completed", "all-resolved"]
 """When a task is scheduled: when all its dependencies are completed, or are resolved in any way."""
+
+
+ErrorReason = Literal[
+    "file-missing-on-worker",
+    "invalid-resource-on-worker",
+    "too-large-file-on-worker",
+    "file-not-readable-on-worker",
+]
+"""Why the content of an artifact is missing."""
 
 
 class TaskMetadata(TypedDict):
@@ -123,12 +132,7 @@ class ErrorArtifactRequest(TypedDict):
 
     storageType: Literal["error"]
     expires: str
-    reason: Literal[
-        "file-missing-on-worker",
-        "invalid-resource-on-worker",
-        "too-large-file-on-worker",
-        "file-not-readable-on-worker",
-    ]
+    reason: ErrorReason
     message: str
 
 

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from typing import Literal, get_args
+from typing import get_args
 
 from taskqueue_client import _arguments as arguments
 from taskqueue_client import calls
 from taskqueue_client._protocol.conversation import Conversation
-from taskqueue_client.definitions import ErrorArtifactRequest, LinkArtifactRequest, ReferenceArtifactRequest
+from taskqueue_client.definitions import (
+    ErrorArtifactRequest,
+    ErrorReason,
+    LinkArtifactRequest,
+    ReferenceArtifactRequest,
+)
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.models import CreateArtifactResponse
 
 from .content import content_type_of
 from .transfers import TransferClient
-
-Reason = Literal[
-    "file-missing-on-worker",
-    "invalid-resource-on-worker",
-    "too-large-file-on-worker",
-    "file-not-readable-on-worker",
-]
 
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -124,7 +122,7 @@ def create_error_artifact(
     task_id: str,
     run_id: int,
     name: str,
-    reason: Reason,
+    reason: ErrorReason,
     message: str,
     *,
     expires: datetime | str,
@@ -148,7 +146,7 @@ def create_error_artifact(
         InvalidArgument: A value is malformed.
         RequestConflict: The name belongs to another kind of artifact, or the run is not running.
     """
-    arguments.one_of("reason", reason, get_args(Reason))
+    arguments.one_of("reason", reason, get_args(ErrorReason))
     arguments.check_kind("message", message, str)
     request: ErrorArtifactRequest = {
         "storageType": "error",

@@ -13,11 +13,11 @@ from taskqueue_client._protocol.retry import is_conflict
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.artifacts.chain_verification import CERTIFIED_LOG_NAME, CHAIN_NAME, SIGNATURE_NAME
 from taskqueue_client.artifacts.content import LOG_LINK, LOG_NAME
-from taskqueue_client.artifacts.records import Reason
 from taskqueue_client.artifacts.sources import Source, open_source
 from taskqueue_client.artifacts.storage import silently
 from taskqueue_client.artifacts.transfers import Transfer
 from taskqueue_client.artifacts.uploading import RunArtifact, UploadOptions, uploading
+from taskqueue_client.definitions import ErrorReason
 from taskqueue_client.errors import RequestConflict, TaskQueueError
 from taskqueue_client.worker.commands.masking import masked_text
 from taskqueue_client.worker.commands.task_log import LogView
@@ -235,7 +235,7 @@ class ArtifactUploads:
         self._log.logger.error("cannot upload %s: %s", name, str(error) or type(error).__name__)
         return outcome_of_failed_upload(name, error)
 
-    async def _explain(self, client: AsyncQueue, name: str, reason: Reason, why: str) -> None:
+    async def _explain(self, client: AsyncQueue, name: str, reason: ErrorReason, why: str) -> None:
         """Create an error artifact instead of an artifact that cannot be uploaded now or later.
 
         The Queue does not replace an artifact by an error. If it has created the artifact already, although

@@ -25,7 +25,6 @@ from taskqueue_client.artifacts.artifact_errors import (
 from taskqueue_client.artifacts.chain_verification import CERTIFIED_LOG_NAME, CHAIN_NAME, SIGNATURE_NAME
 from taskqueue_client.artifacts.content import LOG_LINK, LOG_NAME
 from taskqueue_client.artifacts.many_uploads import files_in
-from taskqueue_client.artifacts.records import Reason
 from taskqueue_client.artifacts.sources import (
     SOURCES,
     Content,
@@ -37,7 +36,7 @@ from taskqueue_client.artifacts.sources import (
     warn_if_at_end,
 )
 from taskqueue_client.artifacts.uploading import UploadOptions, trouble_of_readers
-from taskqueue_client.definitions import StorageName
+from taskqueue_client.definitions import ErrorReason, StorageName
 from taskqueue_client.errors import InvalidArgument, RequestConflict
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun
 from taskqueue_client.worker.commands.task_log import TaskLog
@@ -400,10 +399,10 @@ def is_of_the_task(error: Exception) -> bool:
     return _is_about_the_file(error) or (isinstance(error, StorageRefused) and error.is_too_large)
 
 
-def error_reason(error: Exception) -> Reason | None:
+def error_reason(error: Exception) -> ErrorReason | None:
     """Return the reason of an error artifact; None if a later attempt to upload may succeed."""
     if _is_about_the_file(error):
-        reasons: dict[type[Exception], Reason] = {
+        reasons: dict[type[Exception], ErrorReason] = {
             FileNotFoundError: "file-missing-on-worker",
             PermissionError: "file-not-readable-on-worker",
         }
