@@ -11,9 +11,9 @@ import ssl
 from collections.abc import Iterator
 from http.client import HTTPException, IncompleteRead, RemoteDisconnected
 from socket import gaierror
-from urllib.parse import urlsplit
 
 from taskqueue_client._protocol.api_responses import ResponseRefused, TransportFailed
+from taskqueue_client._protocol.wire import Origin
 
 from .network import WANTS_USER, NetworkSettings, Proxy, proxy_refused
 from .sync_connections import TooLate, TooSlow
@@ -23,8 +23,6 @@ _CUT = "the connection was closed before the response was complete"
 UNTRUSTED = "certificate verify failed"
 
 _LONGEST = 200  # letters of a text that a server has sent
-
-_PORTS = {"http": 80, "https": 443}
 
 _TUNNEL = "Tunnel connection failed: "
 """The beginning of the text of `http.client`'s error for a refusal of CONNECT; status and phrase follow."""
@@ -85,9 +83,7 @@ def _place(cause: BaseException, url: str, proxy: Proxy | None) -> str:
 
 
 def _address(url: str) -> str:
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return host if parts.port else f"{host}:{_PORTS[parts.scheme]}"
+    return ":".join(Origin.of(url))
 
 
 def reason(cause: BaseException) -> str:
