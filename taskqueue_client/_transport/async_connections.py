@@ -16,7 +16,7 @@ import math
 import re
 import select
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, partial
 from http.client import HTTPException, RemoteDisconnected
 from weakref import finalize
@@ -433,8 +433,7 @@ class _Destination:
         headers = {"Host": self.address.headers["Host"], "User-Agent": USER_AGENT}
         if proxy is not None and self.forwarder:
             headers |= proxy.headers
-        self._headers = [": ".join(header) for header in headers.items()]
-        self._names = frozenset(headers)
+        self._headers = headers
         self.idle: dict[HttpConnection, None] = {}
 
     def idle_connection(self) -> HttpConnection | None:
@@ -448,9 +447,8 @@ class _Destination:
 
     def written(self, request: Request, target: str) -> bytes:
         """Return a request as it is sent (RFC 9112, sections 2 to 6)."""
-        headers, body = request.headers, request.body or b""
-        ours = self._headers if self._names.isdisjoint(headers) else self._headers_without(headers)
-        lines = [f"{request.method} {self._prefix}{target} HTTP/1.1", *ours, *map(": ".join, headers.items())]
+        headers, body = {**self._headers, **request.headers}, request.body or b""
+        lines = [f"{request.method} {self._prefix}{target} HTTP/1.1", *map(": ".join, headers.items())]
         if body or request.method != "GET":
             lines.append(f"Content-Length: {len(body)}")
         text = "".join(lines)
@@ -458,9 +456,6 @@ class _Destination:
         if not (are_named and text.isascii() and text.isprintable()) or " " in target:
             raise TransportFailed(_INVALID, is_unsent=True)
         return "\r\n".join((*lines, "", "")).encode() + body
-
-    def _headers_without(self, headers: Mapping[str, str]) -> list[str]:
-        return [header for header in self._headers if header.partition(":")[0] not in headers]
 
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
