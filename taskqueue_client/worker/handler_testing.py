@@ -38,13 +38,13 @@ from .commands.run_processes import Guardian
 from .commands.task_log import TaskLog
 from .commands.work_directory import WorkDirectories
 from .loop import WorkerLoop, check_has_settings, schema_of
-from .monitoring.tracing import NO_TRACING
 from .outcomes import LOST, UPLOADED_BEFORE, Outcome, resolution_of
 from .run.declared_artifacts import DeclaredArtifact, outcome_of_failed_upload, severity, with_failed_upload
 from .run.handlers import Attempts, Handlers
 from .run.lifecycle import explain
 from .run.run_resources import HandlerQueue, RunResources, SharedResources
 from .threads import EventThread, ThreadsafeCalls, check_not_patched
+from .tracing import NO_TRACING
 from .worker_log import log
 
 CREDENTIALS = Credentials("testing", "not-a-secret-access-token")

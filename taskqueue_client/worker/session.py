@@ -29,13 +29,13 @@ from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.commands.environment import CommandEnvironment
 from taskqueue_client.worker.commands.masking import Secrets, masked_text
 from taskqueue_client.worker.commands.work_directory import WorkDirectories
-from taskqueue_client.worker.monitoring.monitor import Monitor, Vitals, WorkerMetrics
-from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Tracing
+from taskqueue_client.worker.monitor import Monitor, Vitals, WorkerMetrics
 from taskqueue_client.worker.run.handlers import Handlers
 from taskqueue_client.worker.run.lifecycle import LiveRuns, RunContext, RunLifecycle, TaskEnd
 from taskqueue_client.worker.run.run_resources import HandlerQueue, SharedResources
 from taskqueue_client.worker.run.task_run import TaskRun
 from taskqueue_client.worker.run.upload_retries import RetryClock
+from taskqueue_client.worker.tracing import NO_TRACING, Tracing
 
 from . import shutdown
 from .commands.linux_processes import check_proc
@@ -504,6 +504,6 @@ class Session:
 def _tracing_of(config: WorkerConfig, root_url: str) -> Tracing:
     if not config.tracing:
         return NO_TRACING
-    from .monitoring.run_spans import OpenTelemetryTracing  # noqa: PLC0415 - only if tracing is on
+    from .run_spans import OpenTelemetryTracing  # noqa: PLC0415 - only if tracing is on
 
     return OpenTelemetryTracing(config.identities[0], root_url)

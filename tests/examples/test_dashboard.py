@@ -13,7 +13,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from taskqueue_client.worker import WorkerIdentity
-from taskqueue_client.worker.monitoring.monitor import Vitals, WorkerMetrics
+from taskqueue_client.worker.monitor import Vitals, WorkerMetrics
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "examples/deploy/grafana-dashboard.json").read_text())

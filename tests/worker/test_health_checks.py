@@ -20,8 +20,8 @@ from taskqueue_client import temporary_credentials
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Respond
+from taskqueue_client.worker import monitor
 from taskqueue_client.worker.commands import linux_processes
-from taskqueue_client.worker.monitoring import monitor
 from taskqueue_client.worker.run import handlers
 from taskqueue_client.worker.run.lifecycle import TaskEnd
 from taskqueue_client.worker.run.task_run import TaskRun

@@ -17,7 +17,7 @@ from prometheus_client.registry import REGISTRY
 from taskqueue_client import __version__
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.worker import WorkerIdentity
-from taskqueue_client.worker.monitoring.monitor import PREFIX, Vitals, WorkerMetrics
+from taskqueue_client.worker.monitor import PREFIX, Vitals, WorkerMetrics
 from taskqueue_client.worker.outcomes import LossReason
 from tests.worker.queue_world import TASK_QUEUE_ID, World
 

@@ -14,8 +14,8 @@ import requests
 
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker import WorkerIdentity
-from taskqueue_client.worker.monitoring import monitor as monitor_module
-from taskqueue_client.worker.monitoring.monitor import (
+from taskqueue_client.worker import monitor as monitor_module
+from taskqueue_client.worker.monitor import (
     LIVE_WITHIN,
     READY_WITHIN,
     Monitor,

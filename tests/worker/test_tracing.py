@@ -17,7 +17,7 @@ from taskqueue_client import slugid
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Respond
 from taskqueue_client.worker import IntermittentTask, TaskFailed, TaskRun, WorkerIdentity
-from taskqueue_client.worker.monitoring.run_spans import OpenTelemetryTracing
+from taskqueue_client.worker.run_spans import OpenTelemetryTracing
 from tests.recorded_spans import Spans, attributes_of, context_of, spans
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.worker_world import Working, artifact, work, worker_for

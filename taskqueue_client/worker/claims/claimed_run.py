@@ -32,8 +32,8 @@ from taskqueue_client.credentials import Credentials
 from taskqueue_client.errors import CallFailed
 from taskqueue_client.models import TaskClaim
 from taskqueue_client.models._base import prepare
-from taskqueue_client.worker.monitoring.tracing import NO_TRACING, RunTrace
 from taskqueue_client.worker.outcomes import ClaimLost, LossReason
+from taskqueue_client.worker.tracing import NO_TRACING, RunTrace
 from taskqueue_client.worker.worker_log import LoggedRun
 
 RECLAIM_BETWEEN = (0.5, 0.7)

@@ -17,7 +17,7 @@ from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
 from taskqueue_client.models import ClaimWorkResponse, TaskClaim
 from taskqueue_client.worker.config import WorkerIdentity
-from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Tracing
+from taskqueue_client.worker.tracing import NO_TRACING, Tracing
 from taskqueue_client.worker.worker_log import counted, log
 
 from .claimed_run import KeeperEvents

@@ -15,8 +15,8 @@ from taskqueue_client.clock import Clock
 from taskqueue_client.credentials import Credentials
 from taskqueue_client.models import TaskClaim
 from taskqueue_client.worker.config import WorkerConfig
-from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Tracing
 from taskqueue_client.worker.threads import EventThread
+from taskqueue_client.worker.tracing import NO_TRACING, Tracing
 
 from .cancellation import CancellationWatch
 from .claimed_run import ClaimedRun, KeeperEvents, Lease

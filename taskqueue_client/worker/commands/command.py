@@ -22,9 +22,9 @@ from typing import Literal, TypedDict, Unpack
 
 from taskqueue_client._arguments import check_kind, check_path, encoded, one_of, seconds
 from taskqueue_client.errors import InvalidArgument
-from taskqueue_client.worker.monitoring.tracing import NO_TRACING, Span, Tracing
 from taskqueue_client.worker.outcomes import Canceled, InternalError, TaskFailed, thread_refused
 from taskqueue_client.worker.threads import fulfill
+from taskqueue_client.worker.tracing import NO_TRACING, Span, Tracing
 
 from .command_process import CommandProcess, Ended
 from .environment import CommandEnvironment

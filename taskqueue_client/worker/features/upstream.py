@@ -43,8 +43,8 @@ from taskqueue_client.errors import (
 from taskqueue_client.models import StorageType
 from taskqueue_client.models._base import prepare
 from taskqueue_client.worker.commands.work_directory import open_folder, path_inside
-from taskqueue_client.worker.monitoring.tracing import Tracing
 from taskqueue_client.worker.outcomes import MalformedPayload, ResourceUnavailable
+from taskqueue_client.worker.tracing import Tracing
 
 R = TypeVar("R")
 

@@ -21,7 +21,7 @@ from taskqueue_client.definitions import ErrorReason
 from taskqueue_client.errors import RequestConflict, TaskQueueError
 from taskqueue_client.worker.commands.masking import masked_text
 from taskqueue_client.worker.commands.task_log import LogView
-from taskqueue_client.worker.monitoring.monitor import WorkerMetrics
+from taskqueue_client.worker.monitor import WorkerMetrics
 from taskqueue_client.worker.outcomes import InternalError, Outcome, TaskFailed
 from taskqueue_client.worker.worker_log import log
 

@@ -16,7 +16,7 @@ from taskqueue_client.worker.claims.claimed_run import ClaimedRun, ClaimState
 from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.commands.masking import Secrets, masked_text
 from taskqueue_client.worker.commands.task_log import LogView, TaskLog
-from taskqueue_client.worker.monitoring.monitor import WorkerMetrics
+from taskqueue_client.worker.monitor import WorkerMetrics
 from taskqueue_client.worker.outcomes import (
     LOST,
     UPLOADED_BEFORE,

@@ -30,9 +30,9 @@ from taskqueue_client.worker.commands.run_processes import Guardian, RunProcesse
 from taskqueue_client.worker.commands.task_log import KEPT_IN_MEMORY, TaskLog
 from taskqueue_client.worker.commands.work_directory import WorkDirectories
 from taskqueue_client.worker.config import WorkerConfig
-from taskqueue_client.worker.monitoring.tracing import Tracing
 from taskqueue_client.worker.outcomes import Canceled, InternalError
 from taskqueue_client.worker.payload import PayloadSchema
+from taskqueue_client.worker.tracing import Tracing
 from taskqueue_client.worker.worker_log import log
 
 from .declared_artifacts import DeclaredArtifacts
