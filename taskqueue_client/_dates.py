@@ -32,17 +32,6 @@ _LONGEST_KEPT = 100
 """Characters of texts that the cache of `epoch_seconds` keeps: a payload may have a megabyte instead."""
 
 
-_NO_ZONE = re.compile(r"[+-]((2[4-9]|[3-9][0-9])(:?[0-9]{2})?|[0-9]{2}:?[6-9][0-9])$")
-
-
-def is_date_time_of_zone_if_text(given: object) -> bool:
-    """Return whether a value is a date-time that has no offset or that of a zone, or is not text.
-
-    The Queue accepts offsets that no zone has, such as `+25:00`.
-    """
-    return not isinstance(given, str) or (is_date_time(given) and not _NO_ZONE.search(given))
-
-
 @lru_cache(maxsize=128)  # the tasks of a graph have the same few dates
 def epoch_seconds(text: str) -> float | None:
     """Return a date-time as seconds since the epoch; None if the Queue does not accept it as one.

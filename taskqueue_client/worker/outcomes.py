@@ -28,10 +28,6 @@ from taskqueue_client.errors import InvalidArgument, Problem, TaskQueueError
 from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker.worker_log import counted
 
-DEEPEST = 100
-"""The nesting levels of lists and objects that a payload may have. jsonschema needs several nested calls for
-each level, and Python limits these. A payload that was cut off when it was read has more levels."""
-
 
 class Outcome(TaskQueueError):
     """Base class of the exceptions with which a handler says how its run ends."""
@@ -157,16 +153,6 @@ def malformed(problems: list[Problem]) -> MalformedPayload:
     """Return the outcome of a payload with problems, which it lists."""
     words = "".join(f"\n  {each}" for each in problems)
     return MalformedPayload(f"the payload has {counted(len(problems), 'problem')}:{words}")
-
-
-def too_deep(payload: object) -> list[Problem]:
-    """Return the problem of a payload that has more than 100 levels; else nothing."""
-    level = [payload]
-    for _ in range(DEEPEST + 1):
-        level = [member for each in level for _, member in members_of(each)]
-        if not level:
-            return []
-    return [Problem("$", None, f"at most {DEEPEST} levels", "lists and objects are nested too deeply")]
 
 
 def _places_of(wanted: object, value: object) -> Iterator[list[str | int]]:

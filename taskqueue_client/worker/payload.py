@@ -1,41 +1,53 @@
-"""Validation of a task's payload: by the worker's JSON Schema, and by the methods that a handler calls."""
+"""The check of a task's payload before its handler is called: by the worker's JSON Schema, and for its depth.
+
+jsonschema does it, with the keywords of `payload_keywords.py` in place of some of its own.
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from contextvars import ContextVar
 from difflib import get_close_matches
-from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
-from taskqueue_client._dates import is_date_time_of_zone_if_text
 from taskqueue_client._protocol.schemas import json_path, members_of
 from taskqueue_client.errors import InvalidArgument, Problem, shortened
-from taskqueue_client.worker.outcomes import malformed, too_deep
-from taskqueue_client.worker.worker_log import counted, log
+
+from .outcomes import malformed
+from .payload_keywords import (
+    REFERENCES,
+    additional_keys,
+    following_references_once,
+    format_checker,
+    is_of_format_regex,
+    make_validator,
+)
+from .worker_log import counted, log
 
 if TYPE_CHECKING:
-    import jsonschema
+    from jsonschema import ValidationError
 
 MOST = 1000
 """The number of violations that are listed; a large payload can have millions."""
 
-MOST_OF_ALTERNATIVE = 10
-"""The number of violations of each alternative of `anyOf` and `oneOf` that are looked for, with those of the
-alternatives within it; few are shown."""
-
 MOST_LOGGED = 10
 """The number of unknown keywords that are logged; a schema that a program has made can have thousands."""
 
-LONG_PATTERN = 1000
-"""Characters above which Python forgets the regular expression of a payload: `re` keeps hundreds of them."""
+DEEPEST = 100
+"""The nesting levels of lists and objects that a payload may have. jsonschema needs several nested calls for
+each level, and Python limits these. A payload that was cut off when it was read has more levels."""
 
-FORMATS = ("date", "email", "ipv4", "ipv6", "regex", "uuid")
-"""The formats that are checked besides `date-time`: those that need no packages that may be missing."""
+
+def check_payload(schema: PayloadSchema | None, payload: object) -> None:
+    """Check the payload of a task. Without a schema, it may be anything that is at most 100 levels deep.
+
+    Raises:
+        MalformedPayload: It lists the problems.
+    """
+    if problems := schema.violations(payload) if schema else _depth_problems(payload):
+        raise malformed(problems)
 
 
 class PayloadSchema:
@@ -57,7 +69,7 @@ class PayloadSchema:
             raise _wrong_schema([], schema, "a dict with a JSON Schema")
         self.given: Mapping[str, Any] = schema
         try:
-            self._validator = _validator(schema)
+            self._validator = _checked_validator(schema)
             next(self._validator.iter_errors(None), None)  # ends, unless it refers to itself at once
         except BaseException as error:
             if not _is_limit_of_calls(error):
@@ -70,19 +82,27 @@ class PayloadSchema:
 
         A payload more than 100 levels deep has that problem only. At most 1,000 problems are listed.
         """
-        if problems := too_deep(payload):
+        if problems := _depth_problems(payload):
             return problems
-        known = _known.set((set(), {}))
         try:
-            found = itertools.chain.from_iterable(map(_problems_of, self._validator.iter_errors(payload)))
-            problems = list(itertools.islice(_each_once(found), MOST + 1))
-        except BaseException as error:  # noqa: BLE001 - `_finding` raises those that no payload causes
-            return [Problem("$", None, "", _finding(error))]
-        finally:
-            _known.reset(known)
+            with following_references_once():
+                found = itertools.chain.from_iterable(map(_problems_of, self._validator.iter_errors(payload)))
+                problems = list(itertools.islice(_each_once(found), MOST + 1))
+        except BaseException as error:  # noqa: BLE001 - `_why_unchecked` raises those that no payload causes
+            return [Problem("$", None, "", _why_unchecked(error))]
         if len(problems) > MOST:
             problems[MOST:] = [Problem("$", None, "", f"more than the {MOST} violations listed above")]
         return problems
+
+
+def _depth_problems(payload: object) -> list[Problem]:
+    """Return the problem of a payload that has more than 100 levels; else nothing."""
+    level = [payload]
+    for _ in range(DEEPEST + 1):
+        level = [member for each in level for _, member in members_of(each)]
+        if not level:
+            return []
+    return [Problem("$", None, f"at most {DEEPEST} levels", "lists and objects are nested too deeply")]
 
 
 def _is_limit_of_calls(error: BaseException) -> bool:
@@ -93,7 +113,7 @@ def _is_limit_of_calls(error: BaseException) -> bool:
     return isinstance(error, RecursionError) or type(error).__name__ == "PanicException"
 
 
-def _finding(error: BaseException) -> str:
+def _why_unchecked(error: BaseException) -> str:
     """Return why a payload could not be checked; raise what no payload causes.
 
     jsonschema fails for some payloads, such as integers above 2**1024, and five of them would end a worker.
@@ -106,247 +126,20 @@ def _finding(error: BaseException) -> str:
     return shortened(f"the payload cannot be checked: {type(error).__name__}: {error}")
 
 
-def check_payload(schema: PayloadSchema | None, payload: object) -> None:
-    """Check the payload of a task. Without a schema, it may be anything that is at most 100 levels deep.
-
-    Raises:
-        MalformedPayload: It lists the problems.
-    """
-    if problems := schema.violations(payload) if schema else too_deep(payload):
-        raise malformed(problems)
+# Checks of the schema itself
 
 
-def _validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are incomplete
-    import jsonschema.validators  # noqa: PLC0415 - it takes longer to import than all the rest
-    from referencing.jsonschema import EMPTY_REGISTRY  # noqa: PLC0415 - as above
+def _checked_validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are incomplete
+    """Return a validator for a schema that is valid, and has no reference or pattern that fails later."""
+    import jsonschema  # noqa: PLC0415 - it takes longer to import than all the rest
 
-    kind = _draft(schema)
-    formats = jsonschema.FormatChecker(formats=FORMATS)
-    formats.checks("date-time")(is_date_time_of_zone_if_text)
-    formats.checks("regex")(_is_pattern)
+    draft = _draft_of(schema)
     try:
-        kind.check_schema(schema, formats)
+        draft.check_schema(schema, format_checker())
     except jsonschema.SchemaError as error:
         raise _wrong_schema(error.absolute_path, None, "", error.message) from None
-    _check_parts(schema, kind, EMPTY_REGISTRY)
-    extend: Any = jsonschema.validators.extend  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    keywords = _KEYWORDS | {name: partial(_bounded, kind.VALIDATORS[name]) for name in ("anyOf", "oneOf")}
-    text = json.dumps(schema, default=str, skipkeys=True)  # without several `$id`s, each target is fixed
-    if text.count('"$id"') <= ("$id" in schema) or not re.search(r'"\$(dynamic|recursive)Ref"', text):
-        for number, name in enumerate((_REFERENCES | {"$recursiveRef"}) & kind.VALIDATORS.keys()):
-            keywords[name] = partial(_checked_once, kind.VALIDATORS[name], number)
-    return extend(kind, keywords)(_prepared(schema, kind), format_checker=formats, registry=EMPTY_REGISTRY)
-
-
-def _prepared(part: Any, kind: Any, key: object = "") -> Any:
-    """Return a copy without `$schema`, where jsonschema would go on with its own keywords instead of ours."""
-    if isinstance(part, bool) and (key is None or (key == "items" and "additionalItems" in kind.VALIDATORS)):
-        return {} if part else {"not": {}}  # for booleans, jsonschema names no key, or fails
-    if not isinstance(part, dict):
-        elements = cast("list[object]", part)
-        return [_prepared(each, kind) for each in elements] if isinstance(part, list) else part
-    has_names = key in _WITH_NAMES
-    values = () if has_names else ("const", "enum")
-    return {
-        name: member if name in values else _prepared(member, kind, None if has_names else name)
-        for name, member in cast("dict[str, object]", part).items()
-        if name != "$schema" or not isinstance(member, str)
-    }
-
-
-_WITH_NAMES = {"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"}
-"""The keywords whose members have names, which may be those of keywords, too."""
-
-
-def _draft(schema: Mapping[str, Any]) -> Any:
-    """Return the class of validators for a schema's draft.
-
-    Unknown ones and draft 3 are refused: other drafts ignore some keywords, and what they forbid would pass.
-    """
-    import jsonschema.validators  # noqa: PLC0415 - as above
-
-    named: object = schema.get("$schema")
-    find: Any = jsonschema.validators.validator_for
-    default: Any = None if "$schema" in schema else jsonschema.Draft202012Validator
-    kind = find(schema, default=default) if isinstance(named, str) else default
-    allowed = (
-        "the URI of draft 4 or a later one, such as http://json-schema.org/draft-07/schema# or "
-        "https://json-schema.org/draft/2020-12/schema; or no such key, which stands for the latter"
-    )
-    if kind in {None, jsonschema.Draft3Validator}:
-        raise _wrong_schema(["$schema"], named, allowed)
-    return kind
-
-
-def _unique_items(_: Any, wanted: object, given: object, __: object) -> Iterator[jsonschema.ValidationError]:
-    """Check `uniqueItems`. jsonschema compares each object with each: that of a megabyte takes hours."""
-    elements = cast("list[object]", given) if wanted and isinstance(given, list) else []
-    if len(set(map(_hashable, elements))) < len(elements):
-        yield _violation("duplicates")
-
-
-def _violation(words: str) -> jsonschema.ValidationError:
-    import jsonschema  # noqa: PLC0415 - as above
-
-    return jsonschema.ValidationError(words)
-
-
-_PARTS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\$", re.DOTALL)
-"""An escaped character, a class of characters, or the `$` at which a pattern ends."""
-
-
-@lru_cache(maxsize=512)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    r"""Return a pattern whose `$` is the very end (`\Z`), and `\d` and `\w` are ASCII, as in JSON Schema.
-
-    For Python, `$` is also before a last newline, which payloads could add, and `\w` has letters such as `ä`.
-    """
-    compiled = re.compile(pattern, re.ASCII)
-    if compiled.flags & re.MULTILINE:  # by `(?m)`, where `$` is the end of each line
-        return compiled
-    return re.compile(_PARTS.sub(lambda part: r"\Z" if part[0] == "$" else part[0], pattern), re.ASCII)
-
-
-def _is_pattern(given: object) -> bool:
-    """Return whether a value is accepted by the format `regex`, which concerns text only.
-
-    Patterns of payloads are not kept, long ones not by `re` either: one of a megabyte takes 15 MB and more.
-    """
-    try:
-        return not isinstance(given, str) or bool(_compiled.__wrapped__(given))
-    except (re.error, OverflowError, ValueError, RecursionError):
-        return False
-    finally:
-        if isinstance(given, str) and len(given) > LONG_PATTERN:
-            re.purge()
-
-
-def _pattern(_: Any, pattern: str, given: object, __: object) -> Iterator[jsonschema.ValidationError]:
-    if isinstance(given, str) and not _compiled(pattern).search(given):
-        yield _violation("no match")
-
-
-def _pattern_properties(
-    validator: Any, patterns: Mapping[str, Any], given: object, _: object
-) -> Iterator[jsonschema.ValidationError]:
-    members = cast("dict[str, object]", given) if isinstance(given, dict) else {}
-    for (pattern, schema), (key, member) in itertools.product(patterns.items(), members.items()):
-        if _compiled(pattern).search(key):
-            yield from validator.descend(member, schema, path=key, schema_path=pattern)
-
-
-def _additional_properties(
-    validator: Any, allowed: object, given: object, schema: Mapping[str, Any]
-) -> Iterator[jsonschema.ValidationError]:
-    members = cast("dict[str, object]", given) if isinstance(given, dict) else {}
-    additional = _additional(members, schema)
-    if isinstance(allowed, dict):
-        for key in additional:
-            yield from validator.descend(members[key], allowed, path=key)
-    elif additional and not allowed:
-        yield _violation("unknown keys")
-
-
-def _additional(given: Iterable[str], schema: Mapping[str, Any]) -> list[str]:
-    """Return the keys that neither `properties` nor `patternProperties` of a schema are about."""
-    known: Iterable[str] = schema.get("properties", ())
-    patterns = [_compiled(pattern) for pattern in schema.get("patternProperties", ())]
-    return [key for key in given if key not in known and not any(each.search(key) for each in patterns)]
-
-
-_violations_left: ContextVar[list[int] | None] = ContextVar("violations left", default=None)
-"""How many violations of the outermost alternative are still looked for; at least one of each within it."""
-
-
-class _FewErrors:
-    """A validator that looks for few violations: each takes 3 kB, and a payload can have a million."""
-
-    def __init__(self, validator: Any) -> None:
-        self.evolve = validator.evolve
-        self._descend = validator.descend
-
-    def descend(self, *args: Any, **options: Any) -> list[jsonschema.ValidationError]:
-        left = _violations_left.get() or [MOST_OF_ALTERNATIVE]
-        outer = _violations_left.set(left)
-        found: list[jsonschema.ValidationError] = []
-        try:
-            for violation in self._descend(*args, **options):
-                found.append(violation)
-                left[0] -= 1
-                if left[0] <= 0:
-                    break
-        finally:
-            _violations_left.reset(outer)
-        return found
-
-
-def _bounded(keyword: Any, validator: Any, *args: Any) -> Any:
-    """Check a keyword with alternatives. jsonschema lists all violations of each alternative."""
-    return keyword(_FewErrors(validator), *args)
-
-
-_known: ContextVar[tuple[set[int], dict[int, list[jsonschema.ValidationError]]]] = ContextVar("known")
-"""Where references found no violations, and the violations that they found elsewhere, by the identities of
-reference and list or object. Only the first thousand places have their violations: each takes 4 kB."""
-
-
-def _checked_once(
-    keyword: Any, number: int, validator: Any, target: str, given: object, schema: Mapping[str, Any]
-) -> Iterator[jsonschema.ValidationError]:
-    """Check references, but each list and object only once for each reference.
-
-    For each alternative that refers to a schema for a member, jsonschema checks the member once more, and its
-    own members four times, then eight times: 1 kB with 25 levels takes hours. Later checks have the first ten
-    violations of the first check; fewer if no more were needed then, or one if too many places have some.
-    """
-    violations: Iterator[jsonschema.ValidationError] = keyword(validator, target, given, schema)
-    if type(given) not in {dict, list}:
-        return violations
-    passed, failed = _known.get()
-    place = (id(schema) << 2 | number) << 64 | id(given)  # smaller than a tuple
-    if place in passed:
-        return iter(())
-    if place in failed:
-        return map(_copied, failed[place] or [_violation(f"does not match {target}")])
-    found: list[jsonschema.ValidationError] = []
-    most = MOST_OF_ALTERNATIVE if len(failed) < MOST else 0
-
-    def note(violation: jsonschema.ValidationError) -> jsonschema.ValidationError:
-        if len(found) < most:
-            found.append(_copied(violation))
-        failed[place] = found  # now: no more may be needed
-        return violation
-
-    def note_end() -> Iterator[jsonschema.ValidationError]:
-        if place not in failed:
-            passed.add(place)
-        yield from ()
-
-    return itertools.chain(map(note, violations), note_end())  # a generator would be one more nested call
-
-
-def _copied(error: jsonschema.ValidationError) -> jsonschema.ValidationError:
-    """Return a copy, whose path grows separately; without violations of alternatives, which would double."""
-    same = {name: getattr(error, name) for name in ("validator", "validator_value", "instance", "schema")}
-    return type(error)(error.message, path=error.path, schema_path=error.schema_path, **same)
-
-
-_KEYWORDS: dict[str, Any] = {
-    "additionalProperties": _additional_properties,
-    "pattern": _pattern,
-    "patternProperties": _pattern_properties,
-    "uniqueItems": _unique_items,
-}
-"""The keywords that jsonschema checks in another way."""
-
-
-def _hashable(value: object) -> object:
-    """Return what is equal for equal values of JSON: those of 1 and 1.0 are, those of 1 and true are not."""
-    if isinstance(value, dict):
-        return frozenset((key, _hashable(each)) for key, each in members_of(cast("object", value)))
-    if isinstance(value, list):
-        return tuple(_hashable(each) for each in cast("list[object]", value))
-    return type(value) is bool, value
+    _check_parts(schema, draft)
+    return make_validator(schema, draft)
 
 
 def _wrong_schema(
@@ -355,14 +148,33 @@ def _wrong_schema(
     return InvalidArgument(f"payload_schema at {json_path(*path)}", given, allowed, shortened(finding))
 
 
-def _check_parts(schema: Mapping[str, Any], kind: Any, registry: Any) -> None:
-    """Refuse references without target and unreadable patterns, and log keywords that have no effect."""
-    from referencing.exceptions import Unresolvable  # noqa: PLC0415 - as above
-    from referencing.jsonschema import specification_with  # noqa: PLC0415 - as above
+def _draft_of(schema: Mapping[str, Any]) -> Any:
+    """Return jsonschema's class for the draft that a schema names.
 
-    specification = specification_with(str(kind.META_SCHEMA["$schema"]))
-    root, paths = specification.create_resource(schema), _paths(schema)
-    pending: list[tuple[Any, Any]] = [(registry.resolver_with_root(root), root)]
+    Unknown ones and draft 3 are refused: other drafts ignore some keywords, and what they forbid would pass.
+    """
+    import jsonschema.validators  # noqa: PLC0415 - as above
+
+    named: object = schema.get("$schema")
+    find: Any = jsonschema.validators.validator_for
+    default: Any = None if "$schema" in schema else jsonschema.Draft202012Validator
+    draft = find(schema, default=default) if isinstance(named, str) else default
+    allowed = (
+        "the URI of draft 4 or a later one, such as http://json-schema.org/draft-07/schema# or "
+        "https://json-schema.org/draft/2020-12/schema; or no such key, which stands for the latter"
+    )
+    if draft in {None, jsonschema.Draft3Validator}:
+        raise _wrong_schema(["$schema"], named, allowed)
+    return draft
+
+
+def _check_parts(schema: Mapping[str, Any], draft: Any) -> None:
+    """Refuse references without target and unreadable patterns, and log keywords that have no effect."""
+    from referencing.jsonschema import EMPTY_REGISTRY, specification_with  # noqa: PLC0415 - as above
+
+    specification = specification_with(str(draft.META_SCHEMA["$schema"]))
+    root, paths = specification.create_resource(schema), _path_of_each_part(schema)
+    pending: list[tuple[Any, Any]] = [(EMPTY_REGISTRY.resolver_with_root(root), root)]
     seen: set[int] = set()
     without_effect: list[tuple[str, str]] = []
     for resolver, part in pending:  # which grows
@@ -370,39 +182,45 @@ def _check_parts(schema: Mapping[str, Any], kind: Any, registry: Any) -> None:
             continue
         seen.add(id(part.contents))
         keywords: dict[Any, Any] = dict(members_of(part.contents))
-        place = paths[id(part.contents)]
-        for wrong in itertools.filterfalse(_is_pattern, keywords.get("patternProperties", ())):
-            raise _wrong_schema([*place, "patternProperties"], wrong, "a regular expression of Python")
-        without_effect += ((json_path(*place, key), why) for key, why in _without_effect(keywords, kind))
-        for key in keywords.keys() & _REFERENCES & kind.VALIDATORS.keys():
-            target = None
-            with suppress(Unresolvable):
-                target = resolver.lookup(keywords[key])
-            if target is None or not isinstance(cast("object", target.contents), (dict, bool)):
-                allowed = "a reference to an existing place in the schema"
-                raise _wrong_schema([*place, key], keywords[key], allowed)
+        path = paths[id(part.contents)]
+        for wrong in itertools.filterfalse(is_of_format_regex, keywords.get("patternProperties", ())):
+            raise _wrong_schema([*path, "patternProperties"], wrong, "a regular expression of Python")
+        without_effect += ((json_path(*path, key), why) for key, why in _without_effect(keywords, draft))
+        for key in keywords.keys() & REFERENCES & draft.VALIDATORS.keys():
+            target = _target(resolver, keywords[key], [*path, key])
             pending.append((target.resolver, specification.create_resource(target.contents)))
         subschemas: list[Any] = [*specification.subresources_of(part.contents)]
-        if "dependencies" in kind.VALIDATORS:  # where lists make `subresources_of` fail, or end too soon
+        if "dependencies" in draft.VALIDATORS:  # where lists make `subresources_of` fail, or end too soon
             subschemas += dict(members_of(keywords.get("dependencies"))).values()
         resources = [specification.create_resource(each) for each in subschemas if not isinstance(each, list)]
         pending += [(resolver.in_subresource(each), each) for each in resources]
     _log_without_effect(without_effect)
 
 
-def _log_without_effect(found: list[tuple[str, str]]) -> None:
-    for place, why in found[:MOST_LOGGED]:
-        log.warning("payload_schema at %s: unknown keyword, which has no effect: %s", place, why)
-    if (others := len(found) - MOST_LOGGED) > 0:
-        places = counted(others, "further place")
-        log.warning("payload_schema: unknown keywords, which have no effect, at %s", places)
+def _path_of_each_part(schema: Mapping[str, Any]) -> dict[int, list[str | int]]:
+    """Return the path to each part of a schema, by its identity: references lead to parts without a path."""
+    paths: dict[int, list[str | int]] = {id(schema): []}
+    parts: list[object] = [schema]
+    for part in parts:  # which grows
+        for step, member in members_of(part):
+            if id(member) not in paths:
+                paths[id(member)] = [*paths[id(part)], step]
+                parts.append(member)
+    return paths
 
 
-_REFERENCES = {"$ref", "$dynamicRef"}
-"""The keywords whose targets must exist; of `$recursiveRef`, the only value with an effect is `#`."""
+def _target(resolver: Any, reference: str, path: Sequence[str | int]) -> Any:
+    """Return the part of the schema to which a reference leads."""
+    from referencing.exceptions import Unresolvable  # noqa: PLC0415 - as above
+
+    with suppress(Unresolvable):
+        target = resolver.lookup(reference)
+        if isinstance(target.contents, (dict, bool)):
+            return target
+    raise _wrong_schema(path, reference, "a reference to an existing place in the schema")
 
 
-def _without_effect(keys: Iterable[str | int], kind: Any) -> Iterator[tuple[str, str]]:
+def _without_effect(keys: Iterable[str | int], draft: Any) -> Iterator[tuple[str, str]]:
     """Yield the keys of a part of a schema that its author takes for keywords, and why they are not.
 
     They are not refused: JSON Schema allows any other key, and a key may be the target of references.
@@ -413,10 +231,10 @@ def _without_effect(keys: Iterable[str | int], kind: Any) -> Iterator[tuple[str,
     validators = (drafts.Draft4Validator, drafts.Draft6Validator, drafts.Draft7Validator, *modern)
     known = {keyword for each in validators for keyword in each.VALIDATORS}
     for key in keys:
-        if not isinstance(key, str) or key in kind.VALIDATORS or key.startswith(_EXTENSIONS):
+        if not isinstance(key, str) or key in draft.VALIDATORS or key.startswith(_EXTENSIONS):
             continue
         if key in known:
-            yield key, f"it is not one of {kind.META_SCHEMA['$schema']}"
+            yield key, f"it is not one of {draft.META_SCHEMA['$schema']}"
         elif closest := get_close_matches(key, known, n=1, cutoff=_LIKENESS):
             yield key, f"the closest known one is {closest[0]}"
 
@@ -429,26 +247,15 @@ _LIKENESS = 0.8
 similar to another one that only annotates."""
 
 
-def _paths(schema: Mapping[str, Any]) -> dict[int, list[str | int]]:
-    """Return the path to each part of a schema, by its identity."""
-    paths: dict[int, list[str | int]] = {id(schema): []}
-    parts: list[object] = [schema]
-    for part in parts:  # which grows
-        for step, member in members_of(part):
-            if id(member) not in paths:
-                paths[id(member)] = [*paths[id(part)], step]
-                parts.append(member)
-    return paths
+def _log_without_effect(found: list[tuple[str, str]]) -> None:
+    for place, why in found[:MOST_LOGGED]:
+        log.warning("payload_schema at %s: unknown keyword, which has no effect: %s", place, why)
+    if (others := len(found) - MOST_LOGGED) > 0:
+        places = counted(others, "further place")
+        log.warning("payload_schema: unknown keywords, which have no effect, at %s", places)
 
 
-def _each_once(problems: Iterable[Problem]) -> Iterator[Problem]:
-    seen: set[tuple[str, str, str]] = set()
-    for problem in problems:
-        key = (problem.path, problem.allowed, problem.finding)
-        if key not in seen:
-            seen.add(key)
-            yield problem
-
+# Violations in words
 
 _ALLOWED = {
     "type": "a value of type {}",
@@ -472,7 +279,8 @@ _ALLOWED = {
 """The phrases for the values that keywords allow; for other keywords, the message of jsonschema is used."""
 
 
-def _problems_of(error: jsonschema.ValidationError) -> Iterator[Problem]:
+def _problems_of(error: ValidationError) -> Iterator[Problem]:
+    """Yield the problems of a violation: one for each key that is missing or unknown."""
     schema, given = cast("Mapping[str, Any]", error.schema), cast("Any", error.instance)
     here = list(error.absolute_path)
     if error.validator == "required":
@@ -482,7 +290,7 @@ def _problems_of(error: jsonschema.ValidationError) -> Iterator[Problem]:
     elif error.validator == "additionalProperties":
         known: Iterable[str] = [*schema.get("properties", ()), *schema.get("patternProperties", ())]
         finding = shortened(f"unknown key; known keys: {', '.join(known) or 'none'}")
-        for key in _additional(given, schema):
+        for key in additional_keys(given, schema):
             yield Problem(json_path(*here, key), given[key], "", finding)
     else:
         allowed = _allowed(error)
@@ -490,7 +298,17 @@ def _problems_of(error: jsonschema.ValidationError) -> Iterator[Problem]:
         yield Problem(json_path(*here), given, allowed, "" if allowed else shortened(words))
 
 
-def _allowed(error: jsonschema.ValidationError) -> str:
+def _each_once(problems: Iterable[Problem]) -> Iterator[Problem]:
+    """Drop equal problems: of several missing keys, and of places to which several keywords lead."""
+    seen: set[tuple[str, str, str]] = set()
+    for problem in problems:
+        key = (problem.path, problem.allowed, problem.finding)
+        if key not in seen:
+            seen.add(key)
+            yield problem
+
+
+def _allowed(error: ValidationError) -> str:
     """Return what the schema allows, as a phrase; empty if there is only the message of jsonschema."""
     if error.context:
         return shortened(f"one of the alternatives: {_alternatives(error.context)}")
@@ -498,7 +316,7 @@ def _allowed(error: jsonschema.ValidationError) -> str:
     return words.format(shortened(json.dumps(error.validator_value)))
 
 
-def _alternatives(errors: Iterable[jsonschema.ValidationError]) -> str:
+def _alternatives(errors: Iterable[ValidationError]) -> str:
     """Return the problems of each alternative as text."""
     by_number = itertools.groupby(errors, key=lambda error: [*error.schema_path][:1])  # none for `false`
     return " | ".join(

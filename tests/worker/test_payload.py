@@ -14,9 +14,10 @@ from jsonschema import ValidationError
 
 from taskqueue_client._protocol.schemas import json_path
 from taskqueue_client.errors import InvalidArgument, Problem
-from taskqueue_client.worker import payload as payload_module
-from taskqueue_client.worker.outcomes import DEEPEST, MalformedPayload, outcome_of
-from taskqueue_client.worker.payload import MOST, PayloadSchema
+from taskqueue_client.worker import payload_keywords
+from taskqueue_client.worker.outcomes import MalformedPayload, outcome_of
+from taskqueue_client.worker.payload import DEEPEST, MOST, PayloadSchema
+from taskqueue_client.worker.payload_keywords import MOST_FAILED
 
 BUILD: dict[str, Any] = {
     "$schema": "http://json-schema.org/draft-07/schema#",
@@ -303,13 +304,13 @@ def test_the_place_of_each_unknown_keyword_is_found_without_a_search(
 def _found(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The violations of patterns that are found, in words."""
     found: list[str] = []
-    make = payload_module._violation  # pyright: ignore[reportPrivateUsage]
+    make = payload_keywords._violation  # pyright: ignore[reportPrivateUsage]
 
     def counted(problem: str) -> ValidationError:
         found.append(problem)
         return make(problem)
 
-    monkeypatch.setattr(payload_module, "_violation", counted)
+    monkeypatch.setattr(payload_keywords, "_violation", counted)
     return found
 
 
@@ -408,18 +409,18 @@ def test_violations_in_thousands_of_alternatives_are_not_kept(monkeypatch: pytes
         kept.append(error)
         return copy(error)
 
-    copy = payload_module._copied  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(payload_module, "_copied", copied)
+    copy = payload_keywords._copied  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(payload_keywords, "_copied", copied)
     element: dict[str, Any] = {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "object"}]}
     listed = {"items": element}
     schema: dict[str, Any] = {
         "$defs": {"a": {"required": ["a"], "type": "object"}, "list": listed},
         "$ref": "#/$defs/list",
     }
-    assert words(schema, [dict[str, int]() for _ in range(MOST + 500)]) == []
-    assert len(kept) == MOST
+    assert words(schema, [dict[str, int]() for _ in range(MOST_FAILED + 500)]) == []
+    assert len(kept) == MOST_FAILED
     schema = {**schema, "allOf": [{"$ref": "#/$defs/list"}]}
-    first, again = words(schema, [*(dict[str, int]() for _ in range(MOST)), list[int]()])
+    first, again = words(schema, [*(dict[str, int]() for _ in range(MOST_FAILED)), list[int]()])
     assert '$[1000]: a value of type "object" | ' in first
     assert "$[1000]: does not match #/$defs/a | " in again
 
