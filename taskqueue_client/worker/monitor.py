@@ -222,33 +222,32 @@ _TEXT = "text/plain; charset=utf-8"
 
 def live_problems(vitals: Vitals) -> list[str]:
     """Return why a worker should be restarted; an empty list if it should not."""
+    return _problems(vitals, LIVE_WITHIN)
+
+
+def ready_problems(vitals: Vitals) -> list[str]:
+    """Return why a worker does not take work; an empty list if it does."""
+    problems = _problems(vitals, READY_WITHIN)
+    if vitals.is_shutting_down:
+        problems.append("the worker is shutting down")
+    if not vitals.has_claimed:
+        problems.append("no response to a claim request yet")
+    return problems
+
+
+def _problems(vitals: Vitals, within: float) -> list[str]:
+    """Return what is wrong with a worker. It may wait, or be blocked, for up to `within` seconds."""
     problems: list[str] = []
-    if vitals.since_claim is not None and vitals.since_claim > LIVE_WITHIN:
+    if vitals.since_claim is not None and vitals.since_claim > within:
         problems.append(f"no response to a claim request for {vitals.since_claim:.0f} s")
     if vitals.lease_left is not None and vitals.lease_left < 0:
         problems.append(f"a lease ended {-vitals.lease_left:.0f} s ago, and its run is still being worked on")
     if vitals.stuck >= vitals.slots:
         problems.append("handlers of runs that have ended do not stop, and hold all slots")
-    if vitals.blocked > LIVE_WITHIN:
-        problems.append(_blocked(vitals))
-    return problems
-
-
-def _blocked(vitals: Vitals) -> str:
-    return f"a hook, or the reader of the worker's log, has blocked the worker for {vitals.blocked:.0f} s"
-
-
-def ready_problems(vitals: Vitals) -> list[str]:
-    """Return why a worker does not take work; an empty list if it does."""
-    problems = live_problems(vitals)
-    if vitals.is_shutting_down:
-        problems.append("the worker is shutting down")
-    if not vitals.has_claimed:
-        problems.append("no response to a claim request yet")
-    elif vitals.since_claim is not None and READY_WITHIN < vitals.since_claim <= LIVE_WITHIN:
-        problems.append(f"no response to a claim request for {vitals.since_claim:.0f} s")
-    if READY_WITHIN < vitals.blocked <= LIVE_WITHIN:
-        problems.append(_blocked(vitals))
+    if vitals.blocked > within:
+        problems.append(
+            f"a hook, or the reader of the worker's log, has blocked the worker for {vitals.blocked:.0f} s"
+        )
     return problems
 
 
