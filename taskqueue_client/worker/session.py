@@ -422,7 +422,7 @@ class Session:
     def _report_error(self, error: BaseException, extra: dict[str, object], secrets: Secrets) -> None:
         if self._worker.runner is not None:
             description = masked_text(text_of(error), secrets)
-            self._worker.runner.report_error("internal-error", type(error).__name__, description, extra)
+            self._worker.runner.report_error(type(error).__name__, description, extra)
 
     def _on_end_of_run(self, end: TaskEnd, secrets: Secrets) -> None:
         self._call_hook("on_task_end", partial(self._worker.on_task_end, end))

@@ -244,11 +244,10 @@ class WorkerRunner:
         """Send a log line; return whether the runner takes it. Its text is the body's `textPayload`."""
         return self._send("log", {"body": body})
 
-    def report_error(self, kind: str, title: str, description: str, extra: Mapping[str, Any]) -> None:
-        """Have the runner report an error to worker-manager; of texts that are too long, the beginning."""
-        title, description = title[:LONGEST_TITLE], description[:LONGEST_DESCRIPTION]
-        body = {"kind": kind, "title": title, "description": description, "extra": extra}
-        self._send("error-report", body)
+    def report_error(self, title: str, description: str, extra: Mapping[str, Any]) -> None:
+        """Have the runner report an internal error to worker-manager; of long texts, the beginning."""
+        texts = {"title": title[:LONGEST_TITLE], "description": description[:LONGEST_DESCRIPTION]}
+        self._send("error-report", {"kind": "internal-error", **texts, "extra": extra})
 
     def request_shutdown(self) -> None:
         """Ask the runner to remove this worker's machine: the worker has no more use for it."""
