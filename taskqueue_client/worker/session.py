@@ -43,7 +43,7 @@ from .commands.run_processes import Guardian
 from .config import WorkerConfig, without_effect
 from .outcomes import text_of
 from .shutdown import Hooks
-from .threads import DaemonThreads, ThreadsafeCalls
+from .threads import ThreadsafeCalls
 from .worker_log import counted, log
 
 if TYPE_CHECKING:
@@ -86,7 +86,6 @@ class Session:
         self._failure: TaskQueueError | SystemExit | KeyboardInterrupt | None = None
         self._finished = asyncio.Event()
         self._background: set[asyncio.Task[Any]] = set()
-        self._notice_threads = DaemonThreads()
         self._metrics = WorkerMetrics(config.identities, self._vitals)
         self._tracing = _tracing_of(config, worker.root_url)
         self._hooks = Hooks()
@@ -194,7 +193,6 @@ class Session:
             worker.signing_key.check_hidden()
             worker.signing_key.mask(self._secrets)
         self._log_start()
-        stack.callback(self._notice_threads.close)
         shared = self._enter_shared(stack)
         monitor = self._make_monitor(stack)  # before anything is claimed, as the port may be taken
         handlers = Handlers(
@@ -496,8 +494,7 @@ class Session:
         self._shutdown.begin(0.0)
 
     async def _watch_for_notice(self) -> None:
-        ask = self._worker.termination_notice
-        left = await shutdown.termination_noticed(ask, self._notice_threads, self._calls, self._worker.clock)
+        left = await shutdown.termination_noticed(self._worker.termination_notice, self._worker.clock)
         self._shutdown.on_notice(left)
 
 

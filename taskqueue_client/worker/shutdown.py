@@ -30,10 +30,9 @@ from .claims.claiming import Claiming
 from .claims.keeper import Keeper
 from .config import WorkerConfig
 from .outcomes import InternalError, WorkerShutdown, text_of
-from .run.handlers import ThreadCall
 from .run.lifecycle import LiveRuns, TaskEnd
 from .run.upload_retries import RetryClock
-from .threads import DaemonThreads, ThreadsafeCalls, stack_of
+from .threads import stack_of
 from .worker_log import counted, log
 
 T = TypeVar("T")
@@ -218,17 +217,22 @@ async def program_ended() -> None:
         await asyncio.sleep(PROGRAM_INTERVAL)
 
 
-async def termination_noticed(
-    ask: Callable[[], float | str | None], threads: DaemonThreads, calls: ThreadsafeCalls, clock: Clock
-) -> float:
+async def termination_noticed(ask: Callable[[], float | str | None], clock: Clock) -> float:
     """Wait for a termination notice; return the seconds that are left.
 
-    The hook `ask` is called in a daemon thread: one that hangs does not hold the worker. An error is logged
-    unless the call before has failed for the same cause.
+    The hook `ask` is called in a daemon thread, of the loop's `DaemonExecutor`: one that hangs does not hold
+    the worker. An error is logged unless the call before has failed for the same cause.
     """
+
+    def asked() -> tuple[float | None, BaseException | None]:
+        try:
+            return arguments.seconds("termination_notice", ask()), None
+        except BaseException as error:  # noqa: BLE001 - in the loop, a SystemExit would end the worker
+            return None, error
+
     logged = ""
     while True:
-        left, error = await _notice(ask, threads, calls)
+        left, error = await asyncio.to_thread(asked)
         if left is not None:
             return left
         cause = "" if error is None else _cause_of(error)
@@ -236,23 +240,6 @@ async def termination_noticed(
             log.error("termination_notice failed, retrying", exc_info=error)
         logged = cause
         await clock.sleep_async(NOTICE_INTERVAL)
-
-
-async def _notice(
-    ask: Callable[[], float | str | None], threads: DaemonThreads, calls: ThreadsafeCalls
-) -> tuple[float | None, BaseException | None]:
-    """Return what the hook returns, and what it raises."""
-    returned: list[float | None] = []
-
-    def asked() -> None:
-        returned.append(arguments.seconds("termination_notice", ask()))
-
-    try:
-        call = ThreadCall("termination notice", asked, threads, calls)
-    except RuntimeError as refusal:  # the system starts no more threads at the moment
-        return None, refusal
-    await asyncio.wait([call.ended])
-    return (returned[0] if returned else None), call.ended.result()
 
 
 async def first_response(queue: AsyncQueue, claiming: Claiming, clock: Clock) -> None:

@@ -24,7 +24,7 @@ from taskqueue_client.errors import AuthenticationFailed, InsufficientScopes, In
 from taskqueue_client.events import PulseSettings
 from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.local.faults import Delay
-from taskqueue_client.worker import session, shutdown
+from taskqueue_client.worker import session, shutdown, threads
 from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.loop import WorkerSettings
 from taskqueue_client.worker.outcomes import (
@@ -38,7 +38,7 @@ from taskqueue_client.worker.outcomes import (
 from taskqueue_client.worker.run import handlers, lifecycle
 from taskqueue_client.worker.run.lifecycle import TaskEnd
 from taskqueue_client.worker.run.task_run import TaskRun
-from taskqueue_client.worker.threads import DaemonThreads, Job, ThreadsafeCalls
+from taskqueue_client.worker.threads import DaemonExecutor, DaemonThreads, Job, ThreadsafeCalls
 from tests.worker.gate import gate_before_handlers
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.request_log import Request, requests_noted
@@ -872,12 +872,26 @@ class NoWaits(SystemClock):
 
 
 async def test_a_termination_notice_is_still_asked_for_when_no_thread_could_be_started(
-    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    threads, calls = OneThreadTooMany(), ThreadsafeCalls(asyncio.get_running_loop())
-    assert await shutdown.termination_noticed(lambda: 90.0, threads, calls, NoWaits()) == 90
-    threads.close()
-    assert "can't start new thread" in caplog.text
+    monkeypatch.setattr(threads, "DaemonThreads", OneThreadTooMany)
+    asyncio.get_running_loop().set_default_executor(DaemonExecutor())
+    notices = iter([None, 90.0])
+    assert await shutdown.termination_noticed(lambda: next(notices), NoWaits()) == 90
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), StopIteration(), KeyboardInterrupt()])
+async def test_a_termination_notice_may_raise_anything(error: BaseException) -> None:
+    """asyncio would end the worker for some of these errors, and wait without end for others."""
+    asked: list[bool] = []
+
+    def notice() -> float:
+        asked.append(True)
+        if len(asked) == 1:
+            raise error
+        return 90.0
+
+    assert await shutdown.termination_noticed(notice, NoWaits()) == 90
 
 
 def leave(_: object) -> None:
