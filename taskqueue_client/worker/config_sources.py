@@ -11,7 +11,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
-from difflib import SequenceMatcher, get_close_matches
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -194,16 +194,14 @@ def _check_variables(environ: Mapping[str, str]) -> None:
 
     Others may have another purpose: Kubernetes sets `TASKQUEUE_SERVICE_HOST` for a service `taskqueue`.
     """
-    known = _VARIABLES.values()
-    for name in sorted(set(environ).difference(known)):
-        if not name.startswith(_PREFIX) or name.startswith(_OTHER_VARIABLES):
+    settings = [name.upper() for name in _NAMES]
+    for variable in sorted(set(environ).difference(_VARIABLES.values())):
+        if not variable.startswith(_PREFIX) or variable.startswith(_OTHER_VARIABLES):
             continue
-        closest = max(known, key=lambda each: SequenceMatcher(None, name, each).ratio())
-        if get_close_matches(name.removeprefix(_PREFIX), [closest.removeprefix(_PREFIX)], cutoff=_LIKENESS):
-            raise InvalidArgument(
-                name, environ[name], "", f"unknown variable; the closest known one is {closest}"
-            )
-        log.warning("%s: ignored, because no setting has this name", name)
+        if closest := get_close_matches(variable.removeprefix(_PREFIX), settings, n=1, cutoff=_LIKENESS):
+            finding = f"unknown variable; the closest known one is {_PREFIX}{closest[0]}"
+            raise InvalidArgument(variable, environ[variable], "", finding)
+        log.warning("%s: ignored, because no setting has this name", variable)
 
 
 def _in_environment(environ: Mapping[str, str]) -> dict[str, _Setting]:
