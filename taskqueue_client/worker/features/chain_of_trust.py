@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import os
+import pwd
 import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -149,9 +150,7 @@ def _opens_again(descriptor: int) -> bool:
 
 
 def _user(uid: int) -> str:
-    with suppress(ImportError, KeyError):
-        import pwd  # noqa: PLC0415 - not on every system
-
+    with suppress(KeyError):
         return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
     return f"uid {uid}"
 
