@@ -112,6 +112,9 @@ class TaskProxy:
         host: The address to listen on, instead of `127.0.0.1`.
         run: The run, for the worker's log.
 
+    Attributes:
+        is_closed: Whether it was closed.
+
     Raises:
         InvalidArgument: `host` is not an IPv4 address.
         OSError: It is not an address of this machine, or no file descriptor is free.
@@ -136,7 +139,7 @@ class TaskProxy:
         self._server_time = server_time
         self.path: Final = "" if plain else f"/{secrets.token_urlsafe(24)}"
         self._network = NetworkSettings()
-        self._is_closed = False
+        self.is_closed = False
         self.use_credentials(credentials)
         try:
             self._thread = EventThread("task proxy")
@@ -148,15 +151,10 @@ class TaskProxy:
         """Sign with other credentials from the next attempt on. May be called from any thread."""
         self._signer = _RunSigner(credentials.restricted_to(self._authorized_scopes))
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether it was closed."""
-        return self._is_closed
-
     def close(self) -> None:
         """Stop listening and close all connections, those of calls under way too."""
-        if not self._is_closed:
-            self._is_closed = True
+        if not self.is_closed:
+            self.is_closed = True
             self._thread.submit(self._stop()).result()
             self._thread.stop()
 
