@@ -62,10 +62,11 @@ def make_validator(schema: Mapping[str, Any], draft: Any) -> Any:
 def _has_fixed_targets(schema: Mapping[str, Any]) -> bool:
     """Return whether each reference has one target, whichever way has led to it.
 
-    Within several resources, which have an `$id` each, that is not so for dynamic references.
+    Dynamic references have several if parts of the schema are resources, with an `$id`, as it is one itself.
     """
     text = json.dumps(schema, default=str, skipkeys=True)
-    return text.count('"$id"') <= ("$id" in schema) or not re.search(r'"\$(dynamic|recursive)Ref"', text)
+    resources = text.count('"$id"') + ("$id" not in schema)
+    return resources == 1 or not re.search(r'"\$(dynamic|recursive)Ref"', text)
 
 
 def _prepared(part: Any, draft: Any, keyword: str | None = "") -> Any:
