@@ -95,9 +95,14 @@ _VARIABLES = Rule(
 _WRONG_PORT = {errno.EADDRINUSE, errno.EACCES}
 
 
+def address_of(host: str, port: int) -> str:
+    """Return the address of a server for URLs and logs: `host:port`, with brackets around IPv6."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def cannot_listen(server: str, host: str, port: int, error: OSError) -> InvalidArgument:
     """Return the error about the setting for which a server, `metrics` or `live_log`, cannot listen."""
-    found = f"cannot listen on {host}:{port}: {error}"
+    found = f"cannot listen on {address_of(host, port)}: {error}"
     if error.errno in _WRONG_PORT:
         return InvalidArgument(f"{server}_port", port, f"a free port of {host}", found)
     return InvalidArgument(f"{server}_host", host, _HOST.words, found)

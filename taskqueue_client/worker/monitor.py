@@ -29,7 +29,7 @@ from taskqueue_client._transport.network import forget_in_children
 from taskqueue_client._version import __version__
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.models import ReasonResolved, TaskClaim
-from taskqueue_client.worker.config import WorkerIdentity, cannot_listen
+from taskqueue_client.worker.config import WorkerIdentity, address_of, cannot_listen
 from taskqueue_client.worker.outcomes import LOST, RESOLUTIONS, LossReason
 from taskqueue_client.worker.worker_log import log
 
@@ -275,8 +275,7 @@ class Monitor(socketserver.ThreadingTCPServer):
     def start(self) -> None:
         """Start to respond. Connections that were made before have waited."""
         self._thread.start()
-        host = str(self.server_address[0])
-        address = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        address = address_of(str(self.server_address[0]), self.port)
         log.info("serving /metrics, /live and /ready on %s", address)
 
     def forget(self) -> None:

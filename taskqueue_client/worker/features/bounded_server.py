@@ -13,6 +13,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from taskqueue_client._transport.network import forget_in_children
+from taskqueue_client.worker.config import address_of
 from taskqueue_client.worker.worker_log import log
 
 MOST_CONNECTIONS = 200
@@ -134,7 +135,7 @@ class BoundedServer(web.Server):
     @property
     def _shown(self) -> str:
         host, port, *_ = self._listener.getsockname()
-        return f"{self._name} on [{host}]:{port}" if ":" in host else f"{self._name} on {host}:{port}"
+        return f"{self._name} on {address_of(host, port)}"
 
     def _make_room(self) -> None:
         if not self._was_full:  # once, as strangers could fill the log

@@ -19,7 +19,7 @@ from typing import Final
 from aiohttp import web
 
 from taskqueue_client.artifacts.content import LOG_NAME
-from taskqueue_client.worker.config import cannot_listen
+from taskqueue_client.worker.config import address_of, cannot_listen
 from taskqueue_client.worker.threads import EventThread
 from taskqueue_client.worker.worker_log import log
 
@@ -139,8 +139,7 @@ class LiveLogs:
             raise cannot_listen("live_log", host, port, error) from error
         self._server = BoundedServer(self._serve, "the server of live logs")
         self._server.start(listener, CLOSING)
-        netloc = f"[{host}]" if family == socket.AF_INET6 else host
-        return f"http://{netloc}:{listener.getsockname()[1]}"
+        return f"http://{address_of(host, listener.getsockname()[1])}"
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.method != "GET":
