@@ -212,7 +212,8 @@ def test_a_file_nested_too_deeply_is_refused(name: str, options: list[str], leve
     result = run("submit", name, *options)
     assert result.exit_code == ExitStatus.WRONG_USE
     assert result.stdout == ""
-    assert result.stderr.startswith(f"Error: {name}: ")
+    # Not the beginning: a finalizer of another test may run at Python's limit of calls, and complain first.
+    assert f"Error: {name}: " in result.stderr
     assert "lists and objects are nested too deeply" in result.stderr
 
 
