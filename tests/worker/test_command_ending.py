@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from io import RawIOBase
+from io import FileIO, RawIOBase
 from pathlib import Path
 from typing import IO, Any
 
@@ -276,13 +276,13 @@ def test_only_processes_that_have_started_since_the_run_are_looked_at(
     processes = RunProcesses(f"{tmp_path}/later", context.guardian)
     processes.watch()
     looked_at: list[int] = []
-    look = linux_processes._environment_now  # pyright: ignore[reportPrivateUsage]
+    look = linux_processes.environment
 
     def note_and_look(pid: int) -> bytes:
         looked_at.append(pid)
         return look(pid)
 
-    monkeypatch.setattr(linux_processes, "_environment_now", note_and_look)
+    monkeypatch.setattr(linux_processes, "environment", note_and_look)
     with subprocess.Popen(["sleep", "1000"], env=processes.variable) as process:
         assert processes.end(30) == 1
     assert process.pid in looked_at
@@ -328,13 +328,13 @@ def test_a_process_that_is_about_to_start_its_program_is_found(monkeypatch: pyte
 def test_a_process_that_starts_its_program_while_it_is_looked_at_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    open_file, mark = os.open, f"{os.getpid()}-starts-meanwhile"
+    mark = f"{os.getpid()}-starts-meanwhile"
     script = ["sh", "-c", "read line; exec sleep 1000"]
     with subprocess.Popen(script, env={MARK: mark, **PATH}, stdin=subprocess.PIPE) as process:
         directory = Path(f"/proc/{process.pid}")
 
-        def open_and_start(path: str, flags: int) -> int:
-            opened = open_file(path, flags)
+        def open_and_start(path: str, *_: object, **__: object) -> FileIO:
+            opened = FileIO(path)
             if path == f"{directory}/environ" and process.stdin is not None and not process.stdin.closed:
                 process.stdin.close()
                 while not (directory / "cmdline").read_bytes().startswith(b"sleep") or not has_environment():
@@ -344,7 +344,7 @@ def test_a_process_that_starts_its_program_while_it_is_looked_at_is_found(
         def has_environment() -> bool:
             return mark.encode() in (directory / "environ").read_bytes()
 
-        monkeypatch.setattr(os, "open", open_and_start)
+        monkeypatch.setattr(linux_processes, "open", open_and_start, raising=False)
         list_only(monkeypatch, process.pid)
         try:
             kill_marked(mark)
@@ -356,7 +356,7 @@ def test_a_process_that_starts_its_program_while_it_is_looked_at_is_found(
 def test_a_process_whose_parent_ends_while_processes_are_looked_for_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    look, mark = linux_processes._environment_now, f"{os.getpid()}-forks-meanwhile"  # pyright: ignore[reportPrivateUsage]
+    look, mark = linux_processes.environment, f"{os.getpid()}-forks-meanwhile"
     script = ["sh", "-c", "read line; sleep 1000 >&- 2>&- & echo $!"]
     with subprocess.Popen(
         script, env={MARK: mark, **PATH}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -368,7 +368,7 @@ def test_a_process_whose_parent_ends_while_processes_are_looked_for_is_found(
                 daemons.append(int(process.communicate()[0]))
             return look(pid)
 
-        monkeypatch.setattr(linux_processes, "_environment_now", let_end_and_look)
+        monkeypatch.setattr(linux_processes, "environment", let_end_and_look)
         kill_marked(mark)
     (daemon,) = daemons
     try:

@@ -27,8 +27,6 @@ GONE_OR_HIDDEN = (ProcessLookupError, FileNotFoundError, PermissionError)
 STARTING = 1.0
 """Seconds to wait for the environment of a process that is about to start a program."""
 
-_CHUNK = 64 * 1024  # bytes of an environment to read at a time
-
 
 def check_proc() -> None:
     """Raise an OSError unless /proc shows this process: that of another PID namespace has other ids."""
@@ -78,7 +76,7 @@ def living() -> Iterator[Process]:
 def environment(pid: int) -> bytes:
     """Return the environment of a process, also of one whose program `execve` is replacing."""
     deadline = time.monotonic() + STARTING
-    while not (found := _environment_now(pid)) and _has_more(pid) and time.monotonic() < deadline:
+    while not (found := _read(f"{PROC}/{pid}/environ")) and _has_more(pid) and time.monotonic() < deadline:
         time.sleep(0.001)
     return found
 
@@ -92,18 +90,6 @@ def _has_more(pid: int) -> bool:
     fields = stat(pid)
     size, start, end = fields[20], fields[47], fields[48]
     return size != b"0" and (end == b"0" or start != end)
-
-
-def _environment_now(pid: int) -> bytes:
-    file = os.open(f"{PROC}/{pid}/environ", os.O_RDONLY)
-    try:
-        content = chunk = os.read(file, _CHUNK)
-        while len(chunk) == _CHUNK:
-            chunk = os.read(file, _CHUNK)
-            content += chunk
-        return content
-    finally:
-        os.close(file)
 
 
 class Listing:
