@@ -16,7 +16,7 @@ from taskqueue_client._protocol.retry import PolicyRetries, RetryPolicy, is_conf
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
 from taskqueue_client.errors import CallFailed, RequestConflict
-from taskqueue_client.models import ReasonResolved, TaskStatusResponse
+from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker.claims.claimed_run import (
     RECLAIM_BETWEEN,
     ClaimedRun,
@@ -137,12 +137,10 @@ def report_of(task_id: str, run_id: int, reason: ReasonResolved) -> Call[Any]:
     Any JSON object in the response, or 204 without a body, says that the run is resolved: a status that this
     version cannot read would have the report retried until the lease ends.
     """
-    return replace(_report_of(task_id, run_id, reason), returns=dict[str, Any] | None)
-
-
-def _report_of(task_id: str, run_id: int, reason: ReasonResolved) -> Call[TaskStatusResponse]:
     if reason is ReasonResolved.COMPLETED:
-        return calls.report_completed(task_id, run_id)
-    if reason is ReasonResolved.FAILED:
-        return calls.report_failed(task_id, run_id)
-    return calls.report_exception(task_id, run_id, cast("calls.ExceptionReason", reason))
+        call = calls.report_completed(task_id, run_id)
+    elif reason is ReasonResolved.FAILED:
+        call = calls.report_failed(task_id, run_id)
+    else:
+        call = calls.report_exception(task_id, run_id, cast("calls.ExceptionReason", reason))
+    return replace(call, returns=dict[str, Any] | None)
