@@ -39,7 +39,7 @@ from .commands.task_log import TaskLog
 from .commands.work_directory import WorkDirectories
 from .loop import WorkerLoop, check_has_settings, schema_of
 from .outcomes import LOST, UPLOADED_BEFORE, Outcome, resolution_of
-from .run.declared_artifacts import DeclaredArtifact, outcome_of_failed_upload, severity, with_failed_upload
+from .run.declared_artifacts import DeclaredArtifact, outcome_of_failed_upload, with_failed_upload, worst
 from .run.handlers import Attempts, Handlers
 from .run.lifecycle import explain
 from .run.run_resources import HandlerQueue, RunResources, SharedResources
@@ -224,7 +224,7 @@ def _contents(
         except Exception as error:  # noqa: BLE001 - the error is how the run ends
             task_log.logger.error("cannot upload %s: %s", each.name, error)  # noqa: TRY400 - as a worker does
             failures.append(outcome_of_failed_upload(each.name, error))
-    return contents, max(failures, key=severity, default=None)
+    return contents, worst(failures)
 
 
 def result_of(queue: Queue, task_id: str) -> TaskResult:

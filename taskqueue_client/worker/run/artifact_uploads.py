@@ -30,7 +30,7 @@ from .declared_artifacts import (
     error_reason,
     is_of_the_task,
     outcome_of_failed_upload,
-    severity,
+    worst,
 )
 from .run_resources import RunResources
 from .upload_retries import RetryBudget
@@ -86,8 +86,7 @@ class ArtifactUploads:
         pending = [each for each in self._resources.artifacts.final() if each.name not in self._uploaded]
         if not pending:
             return await self.log()
-        failures = await asyncio.gather(*map(self._artifact, pending), self.log())
-        return max(filter(None, failures), key=severity, default=None)
+        return worst(await asyncio.gather(*map(self._artifact, pending), self.log()))
 
     async def refer_to(self, url: str) -> None:
         """Let the log's link lead to where the worker streams the log, until the log is complete."""

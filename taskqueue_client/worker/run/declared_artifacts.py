@@ -7,7 +7,7 @@ import errno
 import os
 import re
 import threading
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -219,8 +219,7 @@ class DeclaredArtifacts:
         self._add(found)
         self._warn_of_what_is_left_out(os.fspath(directory), links, has_files=bool(paths))
         if refused:  # not by an InvalidArgument: it is the task, not the worker, that has made these files
-            others = f"; other files with such names: {len(refused) - 1}" if refused[1:] else ""
-            raise TaskFailed(refused[0] + others)
+            raise TaskFailed(refused[0] + _others(refused, "files with such names"))
         return [each.name for each in found if each.source != top]
 
     def _checked(self, options: ArtifactOptions) -> UploadOptions:
@@ -241,11 +240,10 @@ class DeclaredArtifacts:
 
     def _warn_of_what_is_left_out(self, directory: str, links: list[Path], *, has_files: bool) -> None:
         if links:
-            others = f"; other such links: {len(links) - 1}" if links[1:] else ""
             self._log.logger.warning(
                 "not uploaded: what is in %r, which is a symbolic link to a directory%s",
                 str(min(links)),
-                others,
+                _others(links, "such links"),
             )
         if not has_files:
             self._log.logger.warning("not uploaded: the directory %r has no files", directory)
@@ -257,13 +255,11 @@ class DeclaredArtifacts:
             replaced = [name for name in added if name in self._declared]
             self._declared.update(added)
         if replaced:
-            others = f"; other such names: {len(replaced) - 1}" if replaced[1:] else ""
             message = "%s was declared again: the last declaration is uploaded%s"
-            self._log.logger.info(message, replaced[0], others)
+            self._log.logger.info(message, replaced[0], _others(replaced, "such names"))
         troubles = [trouble_of_readers(name, each.options.storage) for name, each in added.items()]
         if troubles := [each for each in troubles if each]:
-            others = f"; other such names: {len(troubles) - 1}" if troubles[1:] else ""
-            self._log.logger.warning("%s%s", troubles[0], others)
+            self._log.logger.warning("%s%s", troubles[0], _others(troubles, "such names"))
 
     def _check_open(self) -> None:
         """Refuse what nobody would upload or remove any more, such as from a thread that is left behind."""
@@ -330,6 +326,11 @@ def _files_and_unreadable_folders_in(top: Path, links: list[Path]) -> list[Path]
     return sorted([*files_in(top, note, links.append), *unreadable])
 
 
+def _others(found: Sized, what: str) -> str:
+    """Return the end of a message about one of several, which says how many others there are."""
+    return f"; other {what}: {len(found) - 1}" if len(found) > 1 else ""
+
+
 def _check_name(name: str) -> None:
     if new_name(name) in _RESERVED:
         raise InvalidArgument("name", name, f"any other name: this one is reserved for {_RESERVED[name]}")
@@ -372,8 +373,7 @@ def outcome_of_failed_upload(name: str, error: Exception) -> Outcome:
     is_lost = isinstance(error, UploadAlreadyBegun)
     if is_lost or is_outage(error) or (isinstance(error, StorageFailed) and error.is_temporary):
         return ResourceUnavailable(message)
-    is_too_large = isinstance(error, StorageRefused) and error.is_too_large
-    if _is_about_the_file(error) or is_too_large or isinstance(error, RequestConflict):
+    if is_of_the_task(error) or isinstance(error, RequestConflict):
         return TaskFailed(message)
     outcome = InternalError(message)
     outcome.__cause__ = error.with_traceback(None)  # which holds the run
@@ -413,9 +413,8 @@ def error_reason(error: Exception) -> ErrorReason | None:
 
 
 _SEVERITY: tuple[type[Outcome], ...] = (TaskFailed, ResourceUnavailable, InternalError)
-"""The last of these counts if there are several."""
 
 
-def severity(outcome: Outcome) -> int:
-    """Return the rank of a failure: of several, the one with the highest rank counts."""
-    return _SEVERITY.index(type(outcome))
+def worst(outcomes: Iterable[Outcome | None]) -> Outcome | None:
+    """Return the outcome that counts of those of several uploads: the one that comes last in `_SEVERITY`."""
+    return max(filter(None, outcomes), key=lambda each: _SEVERITY.index(type(each)), default=None)
