@@ -212,8 +212,8 @@ class RunLifecycle:
 
         Service managers such as systemd send it to all processes of a service at the same moment.
         """
-        signaled, reason = self._resources.signaled, resolution_of(error)
-        if signaled and reason in _NOT_RETRIED and await self._context.told_to_shut_down():
+        signaled = self._resources.signaled
+        if signaled and resolution_of(error) in _NOT_RETRIED and await self._context.told_to_shut_down():
             explain(self._log, error)
             return WorkerShutdown(f"{signaled[-1]}, and the worker was told to shut down")
         return error
