@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 from taskqueue_client._dates import timestamp
 from taskqueue_client._protocol.conversation import converse_async
 from taskqueue_client._protocol.retry import is_conflict
+from taskqueue_client._protocol.threads_and_tasks import end_tasks
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.artifacts.chain_verification import CERTIFIED_LOG_NAME, CHAIN_NAME, SIGNATURE_NAME
 from taskqueue_client.artifacts.content import LOG_LINK, LOG_NAME
@@ -153,7 +154,9 @@ class ArtifactUploads:
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
         finally:
-            await _canceled(both)
+            await end_tasks(*both)
+            for each in both:
+                _ = each.cancelled() or each.exception()  # or asyncio logs an error that nobody asks for
         both.sort(key=lambda each: not each.cancelled())  # the last is first: a failure before a cancellation
         try:
             while both:
@@ -257,12 +260,3 @@ class ArtifactUploads:
 def _source(view: LogView, *, is_gzip: bool = False) -> Source:
     """Return a source that closes the view."""
     return Source("the task's log", view, size=view.size, is_gzip=is_gzip)
-
-
-async def _canceled(tasks: list[asyncio.Task[None]]) -> None:
-    """Cancel tasks that are not done, and wait for them. Errors count as seen."""
-    for each in tasks:
-        each.cancel()
-    await asyncio.wait(tasks)
-    for each in tasks:
-        _ = each.cancelled() or each.exception()

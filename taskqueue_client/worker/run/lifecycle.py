@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from taskqueue_client._protocol.threads_and_tasks import end_tasks
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
 from taskqueue_client.models import ReasonResolved
@@ -270,9 +271,7 @@ class RunLifecycle:
         self._budget.reported()
         self._late_uploads = asyncio.create_task(self._uploads.everything())
         await asyncio.wait([self._late_uploads], timeout=UPLOAD_WINDOW)
-        if not self._late_uploads.done():
-            self._late_uploads.cancel()
-            await asyncio.wait([self._late_uploads])
+        await end_tasks(self._late_uploads)
         if self._late_uploads.cancelled():
             log.warning("not all artifacts of %s were uploaded in time", self.run)
 
