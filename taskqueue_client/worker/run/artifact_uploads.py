@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 from taskqueue_client._dates import timestamp
 from taskqueue_client._protocol.conversation import converse_async
 from taskqueue_client._protocol.retry import is_conflict
-from taskqueue_client._protocol.threads_and_tasks import end_tasks
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.artifacts.chain_verification import CERTIFIED_LOG_NAME, CHAIN_NAME, SIGNATURE_NAME
 from taskqueue_client.artifacts.content import LOG_LINK, LOG_NAME
@@ -145,24 +144,19 @@ class ArtifactUploads:
             await self._link_log(client)
 
     async def _upload_log(self, client: AsyncQueue, source: Source, *, is_final: bool = True) -> None:
-        """Upload the log and its link at the same time; if one fails, cancel the other.
+        """Upload the log and its link at the same time.
 
         Without a task group: when that is canceled, it leaves a reference cycle that holds the run.
         """
-        put = self._put_log(client, source, is_final=is_final)
-        both = [asyncio.create_task(each) for each in (put, self._link_log(client))]
+        link = asyncio.create_task(self._link_log(client))
         try:
-            await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
+            await self._put_log(client, source, is_final=is_final)
+            await link
         finally:
-            await end_tasks(*both)
-            for each in both:
-                _ = each.cancelled() or each.exception()  # or asyncio logs an error that nobody asks for
-        both.sort(key=lambda each: not each.cancelled())  # the last is first: a failure before a cancellation
-        try:
-            while both:
-                both.pop().result()
-        finally:
-            both.clear()  # the traceback of a failure holds this frame
+            link.cancel()
+            await asyncio.wait([link])
+            _ = link.cancelled() or link.exception()  # or asyncio logs an error that nobody asks for
+            del link  # the traceback of its error holds this frame
 
     async def chain_of_trust(self) -> Outcome | None:
         """Sign what was uploaded, if the run is to be signed; return the outcome of a failure."""
