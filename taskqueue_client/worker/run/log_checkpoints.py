@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import struct
 import threading
 import zlib
@@ -74,15 +73,16 @@ class CompressedLog:
         view.seek(self.size)
         compressor = _compressor()
         # Not "ab", which would create a file that the task has removed, without its beginning.
-        with self._path.open("r+b" if self._packed else "wb", buffering=0) as file:
+        with self._path.open("r+b" if self._packed else "wb") as file:
             file.seek(self._packed)
             if not self._packed:
-                self._write(file, _HEADER)
+                file.write(_HEADER)
             while block := view.read(min(_BLOCK, end - self.size)):
                 self.size += len(block)
                 self._checksum = fast_zlib().crc32(block, self._checksum)
-                self._write(file, compressor.compress(block))
-            self._write(file, compressor.flush(zlib.Z_SYNC_FLUSH))
+                file.write(compressor.compress(block))
+            file.write(compressor.flush(zlib.Z_SYNC_FLUSH))
+            self._packed = file.tell()
         self.is_broken = False
 
     def _end(self, tail: bytes) -> bytes:
@@ -90,12 +90,6 @@ class CompressedLog:
         last = _compressor()
         checksum, size = fast_zlib().crc32(tail, self._checksum), self.size + len(tail)
         return bytes(last.compress(tail) + last.flush()) + struct.pack("<II", checksum, size % 2**32)
-
-    def _write(self, file: io.FileIO, packed: bytes) -> None:
-        while packed:
-            count = file.write(packed)
-            self._packed += count
-            packed = packed[count:]
 
     def remove(self) -> None:
         """Remove the file. May be called again.
