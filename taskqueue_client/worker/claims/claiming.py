@@ -169,8 +169,6 @@ class Claiming:
 
     def stop(self) -> None:
         """Claim no more; what an open call of the source may have claimed is still handed over."""
-        if self._stopping:
-            return
         self._stopping = True
         if self._is_open:
             self._source.stop()
