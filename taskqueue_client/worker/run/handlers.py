@@ -236,7 +236,6 @@ class CoroutineCall:
         self.ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
         self._calls = calls
         self._thread = thread
-        self._task: asyncio.Task[BaseException | None] | None = None
 
         def start() -> None:
             self._task = asyncio.create_task(function(), name=name, context=context)
@@ -249,8 +248,7 @@ class CoroutineCall:
         self._thread.call(self._cancel)
 
     def _cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        self._task.cancel()  # in the loop, after `start`
 
     def _has_ended(self, task: asyncio.Task[BaseException | None]) -> None:
         """Called as well if the task was canceled before its first step."""
@@ -414,19 +412,14 @@ class LoggingCapture(UnlockedHandler):
 
     shows_worker_log = False
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Pass what is logged inside of a handler of this worker.
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a message with the name of its logger, if it is from inside of a handler of this worker.
 
         What the worker logs is not about the task, and may be about the task's log itself.
         """
         current = _current_log.get()
         is_of_worker = record.name == log.name or record.name.startswith(f"{log.name}.")
-        return current is not None and current[0] is self and not is_of_worker
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write a message with the name of its logger."""
-        current = _current_log.get()
-        if current is None:
+        if current is None or current[0] is not self or is_of_worker:
             return
         named = copy.copy(record)
         try:
