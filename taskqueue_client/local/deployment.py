@@ -184,10 +184,11 @@ class Deployment:
             raise TypeError("clock: the admin routes need a MovableClock")
         return Admin(self._settings.admin_secret, self._clock, self.faults, self.background)
 
-    def run_due(self) -> None:
-        """Do all background work that is due, and set an alarm for the next."""
-        self.background.run_due()
+    def run_due(self) -> bool:
+        """Do what is due in the background, and set an alarm for the rest; return whether some is due yet."""
+        is_more = self.background.run_due()
         self._look_for_work()
+        return is_more
 
     def remove_worker(self, task_queue_id: str, worker_group: str, worker_id: str) -> None:
         """Resolve the runs of a worker that was stopped or removed; may be repeated."""

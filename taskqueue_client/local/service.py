@@ -177,7 +177,8 @@ class LocalQueue:
 
     def run_expirers(self) -> None:
         """Run the nightly jobs now, which remove what has expired."""
-        self.call(self._running.background.expire)
+        while self.call(self._running.background.expire):
+            pass  # between two batches, requests are served
 
     def call(self, function: Callable[[], _Result]) -> _Result:
         """Call `function` in the queue's thread, and return what it returns.
@@ -275,8 +276,8 @@ class LocalQueue:
             await end_other_tasks()
 
     def _catch_up(self) -> None:
-        if self._deployment is not None:
-            self.call(self._deployment.run_due)
+        while self._deployment is not None and self.call(self._deployment.run_due):
+            pass  # between two batches, requests are served
 
 
 def _check_kinds(given: Mapping[str, object]) -> None:

@@ -372,10 +372,10 @@ async def test_data_and_terms_of_expired_objects_go() -> None:
         objects.create_upload(Anyone(), "unfinished", terms(uploadId=OTHER_UPLOAD_ID))
         objects.create_upload(Anyone(), "later", terms(proposedUploadMethods=inline()))
         objects.finish_upload(Anyone(), "later", {"projectId": "example-project", "uploadId": UPLOAD_ID})
-        objects.expire(int(served.clock.now() * 1000))
+        objects.expire(int(served.clock.now() * 1000), 500)
         assert len(served.files()) == 2
         served.clock.advance(days=1, seconds=1)
-        objects.expire(int(served.clock.now() * 1000))
+        objects.expire(int(served.clock.now() * 1000), 500)
         assert len(served.files()) == 1
         assert create(objects, uploadId=OTHER_UPLOAD_ID)["uploadMethod"] == {}
         assert objects.object("later")["projectId"] == "example-project"
@@ -392,9 +392,9 @@ async def test_data_of_an_expired_object_goes_although_the_first_attempt_failed(
             "CREATE TEMP TRIGGER full BEFORE DELETE ON bodies BEGIN SELECT RAISE(FAIL, 'full'); END"
         )
         with pytest.raises(sqlite3.Error, match="full"):
-            objects.expire(int(served.clock.now() * 1000))
+            objects.expire(int(served.clock.now() * 1000), 500)
         connection.execute("DROP TRIGGER full")
-        objects.expire(int(served.clock.now() * 1000))
+        objects.expire(int(served.clock.now() * 1000), 500)
         assert served.files() == []
 
 

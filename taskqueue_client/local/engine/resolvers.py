@@ -27,16 +27,22 @@ _RESOLUTION = (
 _GRACE = 30 * times.MINUTE
 _TIME_OF_DAY = times.HOUR + 10 * times.MINUTE  # UTC: the service's last job of the night
 
-_EXPIRED_DATA = (
-    "SELECT task_id || '/' || run_id || '/' || name FROM artifacts WHERE expires < ? AND storage_type = 's3'"
+_BATCH = 500
+"""The most objects, artifacts or tasks that are removed before the next requests are served."""
+
+_EXPIRED_ARTIFACTS = (
+    "DELETE FROM artifacts WHERE (task_id, run_id, sort_key) IN"
+    " (SELECT task_id, run_id, sort_key FROM artifacts WHERE expires < ? LIMIT ?)"
+    " RETURNING task_id || '/' || run_id || '/' || name, storage_type"
+)
+_EXPIRED_TASKS = (
+    "DELETE FROM tasks WHERE task_id IN (SELECT task_id FROM tasks WHERE expires < ? LIMIT ?)"
+    " RETURNING task_id"
 )
 _REMOVALS = (
+    "DELETE FROM task_groups WHERE expires < ?",
     "DELETE FROM task_queues WHERE expires < ?",
     "DELETE FROM workers WHERE max(expires, quarantine_until) < ?",
-    "DELETE FROM tasks WHERE expires < ?",
-    "DELETE FROM task_groups WHERE expires < ?",
-    "DELETE FROM dependencies WHERE expires < ?",
-    "DELETE FROM artifacts WHERE expires < ?",
 )
 
 
@@ -53,8 +59,8 @@ class BackgroundWork:
         self._deadline_delay = times.milliseconds(core.settings.deadline_delay)
         core.on_resolved = self._resolve_at_once
 
-    def run_due(self) -> None:
-        """Do everything that is due.
+    def run_due(self) -> bool:
+        """Do what is due, of the nightly jobs one batch; return whether there is more.
 
         Each takes effect at its due time, the earliest first, however far a clock has jumped: a claim
         that expired an hour before the deadline has been retried when the deadline comes.
@@ -64,31 +70,44 @@ class BackgroundWork:
                 self._do_all(_EXPIRED_CLAIM, self._resolve_claim)
                 self._do_all(_PASSED_DEADLINE, self._resolve_deadline, self._deadline_delay)
                 self._do_all(_RESOLUTION, self._resolve_dependencies)
-        self._expire_at_night()
+        return self._expire_at_night()
 
     def next_due(self) -> float:
         """Return when `run_due` has something to do next, in seconds since the epoch."""
         moment = self._next_resolution()
         return (self._night if moment is None else min(self._night, moment)) / times.SECOND
 
-    def expire(self) -> None:
-        """Run the nightly jobs now, which remove what has expired.
-
-        Artifacts' data goes before their records, so that none is forgotten.
-        """
+    def expire(self) -> bool:
+        """Remove a batch of what has expired, as the nightly jobs do; return whether there is more."""
         core = self._core
-        core.storage.objects.expire(core.now())
-        for (key,) in core.store.rows(_EXPIRED_DATA, core.now() - _GRACE):
-            core.storage.delete(key)
         with core.transition() as now:
+            before = now - _GRACE
+            if core.storage.objects.expire(now, _BATCH) or self._expire_artifacts(before):
+                return True
             core.store.change("DELETE FROM pending WHERE expires < ?", now)
+            core.store.change("DELETE FROM dependencies WHERE expires < ?", before)
+            if self._expire_tasks(before):
+                return True
             for removal in _REMOVALS:
-                core.store.change(removal, now - _GRACE)
-            # the next task of the same id must not meet them
-            core.store.change("DELETE FROM claims WHERE task_id NOT IN (SELECT task_id FROM tasks)")
+                core.store.change(removal, before)
             forget_removed(core, now)
+        return False
 
-    def _expire_at_night(self) -> None:
+    def _expire_artifacts(self, before: int) -> bool:
+        removed = self._core.store.rows(_EXPIRED_ARTIFACTS, before, _BATCH)
+        for key, storage_type in removed:
+            if storage_type == "s3":
+                self._core.storage.delete(key)
+        return len(removed) == _BATCH
+
+    def _expire_tasks(self, before: int) -> bool:
+        """Remove tasks after all that refers to them: the next task of the same id must not meet it."""
+        removed = self._core.store.rows(_EXPIRED_TASKS, before, _BATCH)
+        for task_id in removed:
+            self._core.store.change("DELETE FROM claims WHERE task_id = ?", *task_id)
+        return len(removed) == _BATCH
+
+    def _expire_at_night(self) -> bool:
         """Run the jobs as they ran in the last night: what has expired since stays until the next one.
 
         The next night comes first again if the clock was set back by more than a day.
@@ -97,8 +116,10 @@ class BackgroundWork:
         if not self._night - times.DAY <= now < self._night:
             night = _next_night(now)
             with self._core.as_of(night - times.DAY):
-                self.expire()
+                if self.expire():
+                    return True
             self._night = night
+        return False
 
     def _resolve_at_once(self) -> None:
         """Schedule dependents after a resolution, unless a resolver with an interval does that."""

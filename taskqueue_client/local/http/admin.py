@@ -54,6 +54,7 @@ class Admin:
         self._secret = secret.encode()
         self._clock = clock
         self._faults = faults
+        self._background = background
         remove = background.worker_removed
         self._routes: dict[tuple[str, str], _Route] = {
             ("GET", "/admin/clock"): (_NoBody, lambda _: None, self._time),
@@ -65,7 +66,7 @@ class Admin:
             ("POST", "/admin/faults"): (dict, faults.add_json, self._waiting),
             ("DELETE", "/admin/faults"): (_NoBody, lambda _: faults.clear(), self._waiting),
             ("POST", "/admin/worker-removed"): (_RemovedWorker, lambda gone: remove(*astuple(gone)), dict),
-            ("POST", "/admin/run-expirers"): (_NoBody, lambda _: background.expire(), dict),
+            ("POST", "/admin/run-expirers"): (_NoBody, self._run_expirers, dict),
         }
 
     async def respond(self, request: web.BaseRequest) -> web.Response:
@@ -93,6 +94,10 @@ class Admin:
 
     def _waiting(self) -> dict[str, Any]:
         return {"faults": self._faults.waiting()}
+
+    def _run_expirers(self, _: object) -> None:
+        while self._background.expire():
+            pass
 
     def _shift(self, body: _ClockShift) -> None:
         self._faults.clock_shift = body.seconds

@@ -39,6 +39,9 @@ CREATE TABLE IF NOT EXISTS objects (
     hashes TEXT NOT NULL
 ) WITHOUT ROWID
 """
+_EXPIRED = (
+    "SELECT name FROM objects WHERE expires < ? OR (upload_id IS NOT NULL AND upload_expires < ?) LIMIT ?"
+)
 _INDEX = "CREATE INDEX IF NOT EXISTS objects_by_upload ON objects (upload_id) WHERE upload_id IS NOT NULL"
 
 
@@ -172,11 +175,15 @@ class ObjectService:
         self._buckets.remove(OBJECTS, name)  # first: data without a record would stay for ever
         self._store.change("DELETE FROM objects WHERE name = ?", name)
 
-    def expire(self, now: int) -> None:
-        """Remove what has expired, and uploads that were not finished within a day; `now` is in ms."""
-        sql = "SELECT name FROM objects WHERE expires < ? OR (upload_id IS NOT NULL AND upload_expires < ?)"
-        for (name,) in self._store.rows(sql, now, now):
+    def expire(self, now: int, most: int) -> bool:
+        """Remove what has expired, and uploads that were not finished within a day; `now` is in ms.
+
+        Returns whether `most` objects were removed, so that there may be more.
+        """
+        names = self._store.rows(_EXPIRED, now, now, most)
+        for (name,) in names:
             self.remove(name)
+        return len(names) == most
 
     def _put_url(self, name: str, proposal: Mapping[str, Any]) -> dict[str, Any]:
         """Return where to PUT the data, and with which headers: the signature covers all but the encoding."""

@@ -399,6 +399,50 @@ def test_expired_tasks_stay_for_half_an_hour(world: World) -> None:
         world.status(task_id)
 
 
+def test_a_task_can_be_created_again_between_two_batches_of_the_nightly_jobs() -> None:
+    world = World(claim_timeout=20 * DAY)
+    required = world.completed(expires=world.now(5 * DAY))
+    terms = {"dependencies": [required], "expires": world.now(2 * HOUR)}
+    tasks = [world.running(**terms) for _ in range(501)]
+    world.clock.advance(days=2)
+    left = {task_id for (task_id,) in world.store.rows("SELECT task_id FROM tasks")} - {required}
+    assert len(left) == 1
+    assert world.background.next_due() < world.clock.now()
+    again = next(task_id for task_id in tasks if task_id not in left)
+    world.create(again, dependencies=[required, again])
+    world.background.run_due()
+    world.background.worker_removed(QUEUE, GROUP, WORKER)
+    assert world.status(again)["state"] == "unscheduled"
+    assert world.store.value("SELECT count(*) FROM tasks") == 2
+    assert world.background.next_due() > world.clock.now()
+    world.close()
+
+
+def test_the_data_of_expired_artifacts_goes_with_their_records_batch_by_batch(world: World) -> None:
+    task_id = world.running(expires=world.now(5 * DAY))
+    for number in range(501):
+        world.artifact(task_id, f"public/{number}", "s3", contentType="text/plain")
+        key = f"{task_id}/0/public/{number}"
+        world.storage.buckets.save("public-bucket", key, b"x", {})
+    counts = "SELECT (SELECT count(*) FROM artifacts), (SELECT count(*) FROM bodies)"
+    world.clock.advance(days=2)
+    assert world.store.row(counts) == (1, 1)
+    world.background.run_due()
+    assert world.store.row(counts) == (0, 0)
+
+
+def test_objects_expire_batch_by_batch(world: World) -> None:
+    task_id = world.running(expires=world.now(5 * DAY))
+    for number in range(501):
+        world.artifact(task_id, f"public/{number}", "object", contentType="text/plain")
+    world.clock.advance(days=2)
+    assert world.store.value("SELECT count(*) FROM objects") == 1
+    world.background.run_due()
+    world.background.run_due()
+    assert world.store.value("SELECT count(*) FROM objects") == 0
+    assert world.store.value("SELECT count(*) FROM artifacts") == 0
+
+
 def test_the_nightly_jobs_clear_every_table(world: World) -> None:
     required = world.running()
     world.create(dependencies=[required])

@@ -27,7 +27,7 @@ from tests.local.local_http import QUEUE, Key, Wire
 from tests.servers import get_when_descriptors_are_free_again
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from taskqueue_client.local.messages import Message
@@ -100,6 +100,43 @@ def test_two_queues_know_nothing_of_each_other(task_factory: TaskFactory) -> Non
     with LocalQueue() as one, LocalQueue() as other:
         task_id = _create(Wire(one), task_factory())
         assert Wire(other).send("GET", f"{QUEUE}/task/{task_id}").status == 404
+
+
+class _SilentClock(MovableClock):
+    """A clock that a queue does not follow when it is moved, only at the next alarm."""
+
+    def after_move(self, callback: Callable[[], object]) -> None:
+        pass
+
+
+@pytest.mark.parametrize("trigger", ["alarm", "move", "call"])
+def test_requests_are_served_between_two_batches_of_what_has_expired(trigger: str) -> None:
+    """Each turn of the event loop serves requests: in each one, the test counts what is left."""
+    counts: set[int] = set()
+    with LocalQueue(clock=(MovableClock if trigger == "move" else _SilentClock)(held=True)) as local:
+        deployment = local._running  # pyright: ignore[reportPrivateUsage]
+        store = deployment.core.store
+        hour = int(local.clock.now() + 3600) * 1000
+
+        def fill() -> None:
+            for number in range(1001):
+                name = str(number)
+                store.insert("artifacts", "a" * 22, 0, name, name, "error", "", hour, True, b"{}")
+
+        async def count() -> None:
+            while left := store.value("SELECT count(*) FROM artifacts"):
+                counts.add(left)
+                await asyncio.sleep(0)
+
+        local.call(fill)
+        counting = asyncio.run_coroutine_threadsafe(count(), local.call(asyncio.get_running_loop))
+        local.clock.advance(days=400)
+        if trigger == "alarm":
+            local.call(deployment._wake)  # pyright: ignore[reportPrivateUsage]
+        elif trigger == "call":
+            local.run_expirers()
+        counting.result(60)
+    assert counts == {1001, 501, 1}
 
 
 async def test_it_can_be_entered_asynchronously() -> None:
