@@ -255,6 +255,16 @@ async def test_a_disk_that_is_full_only_when_the_upload_is_recorded_is_the_same_
         assert has_error(replies[-1], 500, "InternalError")
         assert len(served.files()) == [reply.status_code for reply in replies].count(200)
     assert caplog.messages[-1] == "an upload could not be stored: database or disk is full"
+
+
+async def test_an_upload_after_the_directory_was_deleted_is_an_error_that_says_what_to_do(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving() as served:
+        served.directory.rmdir()
+        assert has_error(await put(served.put_url("public/x"), b"x"), 500, "InternalError")
+    finding = f"{served.directory} was deleted, with all artifacts; restart the local queue"
+    assert caplog.messages == [f"an upload could not be stored: {finding}"]
     assert not any(record.exc_info for record in caplog.records)
 
 

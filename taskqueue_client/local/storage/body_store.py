@@ -102,8 +102,11 @@ class BodyStore:
         path = self._directory / uuid4().hex
         try:
             yield path
-        except BaseException:
+        except BaseException as error:
             path.unlink(missing_ok=True)
+            if isinstance(error, FileNotFoundError) and not self._directory.exists():  # a cleaner of /tmp
+                finding = f"{self._directory} was deleted, with all artifacts; restart the local queue"
+                raise FileNotFoundError(finding) from error
             raise
 
     def _keep(self, path: Path, bucket: str, key: str, headers: Mapping[str, str], now: float) -> Body:
