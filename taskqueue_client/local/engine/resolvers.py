@@ -28,7 +28,7 @@ _GRACE = 30 * times.MINUTE
 _TIME_OF_DAY = times.HOUR + 10 * times.MINUTE  # UTC: the service's last job of the night
 
 _BATCH = 500
-"""The most objects, artifacts or tasks that are removed before the next requests are served."""
+"""The most claims, deadlines or expired tasks that are handled before the next requests are served."""
 
 _EXPIRED_ARTIFACTS = (
     "DELETE FROM artifacts WHERE (task_id, run_id, sort_key) IN"
@@ -60,17 +60,23 @@ class BackgroundWork:
         core.on_resolved = self._resolve_at_once
 
     def run_due(self) -> bool:
-        """Do what is due, of the nightly jobs one batch; return whether there is more.
+        """Do what is due, at most a batch of one kind; return whether there may be more.
 
         Each takes effect at its due time, the earliest first, however far a clock has jumped: a claim
         that expired an hour before the deadline has been retried when the deadline comes.
         """
-        while (moment := self._next_resolution()) is not None and moment <= self._core.now():
+        for _ in range(_BATCH):
+            moment = self._next_resolution()
+            if moment is None or moment > self._core.now():
+                return self._expire_at_night()
             with self._core.as_of(moment):
-                self._do_all(_EXPIRED_CLAIM, self._resolve_claim)
-                self._do_all(_PASSED_DEADLINE, self._resolve_deadline, self._deadline_delay)
-                self._do_all(_RESOLUTION, self._resolve_dependencies)
-        return self._expire_at_night()
+                if (
+                    self._do_batch(_EXPIRED_CLAIM, self._resolve_claim)
+                    or self._do_batch(_PASSED_DEADLINE, self._resolve_deadline, self._deadline_delay)
+                    or self._do_batch(_RESOLUTION, self._resolve_dependencies)
+                ):
+                    return True
+        return True
 
     def next_due(self) -> float:
         """Return when `run_due` has something to do next, in seconds since the epoch."""
@@ -124,7 +130,8 @@ class BackgroundWork:
     def _resolve_at_once(self) -> None:
         """Schedule dependents after a resolution, unless a resolver with an interval does that."""
         if self._core.settings.resolver_interval == 0:
-            self._do_all(_RESOLUTION, self._resolve_dependencies)
+            while self._do_batch(_RESOLUTION, self._resolve_dependencies):
+                pass
 
     def _next_resolution(self) -> int | None:
         """Return the time of the next work of a resolver, in milliseconds; None if no work is planned."""
@@ -148,11 +155,18 @@ class BackgroundWork:
             for claim in self._core.store.rows(expired, task_id, now):
                 self._resolve_claim(now, task_id, *claim)
 
-    def _do_all(self, query: str, resolve: Callable[..., None], delay: int = 0) -> None:
-        """Do the work that a query finds, row by row, up to when resolvers last looked."""
-        while row := self._core.store.row(query, self._core.now() // self._interval * self._interval - delay):
+    def _do_batch(self, query: str, resolve: Callable[..., None], delay: int = 0) -> bool:
+        """Do the work that a query finds, row by row, up to when resolvers last looked.
+
+        Returns whether there may be more.
+        """
+        for _ in range(_BATCH):
+            row = self._core.store.row(query, self._core.now() // self._interval * self._interval - delay)
+            if row is None:
+                return False
             with self._core.transition() as now:
                 resolve(now, *row)
+        return True
 
     def _resolve_claim(self, now: int, task_id: str, run_id: int, taken_until: int) -> None:
         """Resolve a run whose claim has expired, unless it was reclaimed or is past its deadline."""

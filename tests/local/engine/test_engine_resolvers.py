@@ -315,6 +315,18 @@ def test_a_repeated_creation_sees_a_resolution_before_the_resolver(production: W
     assert len(production.status(task_id)["runs"]) == 1
 
 
+@pytest.mark.parametrize("distance", [0, 1])
+def test_the_deadlines_of_many_tasks_are_handled_batch_by_batch(world: World, distance: int) -> None:
+    """Requests are served between two batches: the alarm is set again at once."""
+    deadlines = [world.now(HOUR + distance * number) for number in range(501)]
+    tasks = [world.create(deadline=deadline) for deadline in deadlines]
+    world.clock.advance(2 * HOUR)
+    assert [world.status(task_id)["state"] for task_id in tasks].count("pending") == 1
+    assert world.background.next_due() < world.clock.now()
+    assert world.background.run_due() is False
+    assert [world.status(task_id)["runs"][0]["resolved"] for task_id in tasks] == deadlines
+
+
 def test_next_due_says_when_there_is_something_to_do(world: World) -> None:
     night = world.background.next_due()
     task_id = world.create()
@@ -404,6 +416,8 @@ def test_a_task_can_be_created_again_between_two_batches_of_the_nightly_jobs() -
     required = world.completed(expires=world.now(5 * DAY))
     terms = {"dependencies": [required], "expires": world.now(2 * HOUR)}
     tasks = [world.running(**terms) for _ in range(501)]
+    world.clock.advance(2 * HOUR)
+    world.background.run_due()  # the deadline of the last task
     world.clock.advance(days=2)
     left = {task_id for (task_id,) in world.store.rows("SELECT task_id FROM tasks")} - {required}
     assert len(left) == 1
