@@ -200,7 +200,6 @@ _DATE_TIME = re.compile(
     r"(?:[Zz]|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?",
     re.ASCII,
 )
-_SHORTEST_MONTH = 28
 
 
 def _uri_chars(more: str) -> str:
@@ -250,7 +249,7 @@ def is_date_time(text: str) -> bool:
     if found is None:
         return False
     year, month, day = map(int, found.groups())
-    return day <= _SHORTEST_MONTH or day <= monthrange(year, month)[1]
+    return day <= monthrange(year, month)[1]
 
 
 def is_regex(text: str) -> bool:
