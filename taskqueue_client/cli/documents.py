@@ -36,7 +36,7 @@ def read_document(path: Path) -> dict[str, Any]:
         place = _place(path, error.object[: error.start].decode())
         raise Failure(f"{place}: not UTF-8: byte {error.object[error.start]:#04x}") from error
     with refusing_depth(path):
-        is_json = path.suffix == ".json" or (path.suffix not in _YAML and _is_json(text))
+        is_json = path.suffix == ".json" or (path.suffix not in _YAML and _json_error(text) is None)
         document = _read_json(path, text) if is_json else _read_yaml(path, text)
     if not isinstance(document, dict):
         raise Failure(f"{shown(path)}: the file must contain an object with keys and values")
@@ -56,13 +56,13 @@ def refusing_depth(path: Path) -> Generator[None]:
         raise Failure(f"{shown(path)}: lists and objects are nested too deeply") from error
 
 
-def _is_json(text: str) -> bool:
-    """Return whether a text is JSON. YAML has no tabs between values, and `1e3` is a string there."""
+def _json_error(text: str) -> ValueError | None:
+    """Return why a text is not JSON; None if it is JSON, of which YAML would read `1e3` as a string."""
     try:
         json.loads(text)
-    except ValueError:
-        return False
-    return True
+    except ValueError as error:
+        return error
+    return None
 
 
 def shown(path: Path) -> str:
@@ -154,11 +154,8 @@ def _read_yaml(path: Path, text: str) -> object:
 
 def _is_tab_in_json(text: str, place: int) -> bool:
     """Return whether the text before a tab is JSON, which allows it, unlike YAML."""
-    try:
-        json.loads(text)
-    except ValueError as error:  # or Python's, about the digits of a number
-        return text[place : place + 1] == "\t" and getattr(error, "pos", len(text)) > place
-    return True
+    end: int = getattr(_json_error(text), "pos", len(text))  # an error about the digits of a number has none
+    return text[place : place + 1] == "\t" and end > place
 
 
 def _place(path: Path, before: str) -> str:
