@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import logging
+import os
 import subprocess
 import sys
 import textwrap
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -139,6 +142,32 @@ def test_of_a_run_but_the_log_that_cannot_be_removed(
     assert reasons(world, task_id) == ["completed"]
     problems = [each.getMessage() for each in caplog.records if each.levelno > logging.INFO]
     assert problems == [f"cannot remove a log of run {task_id}/0: [Errno 30] Read-only file system: 'a.log'"]
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaited"])
+def test_no_event_loop_waits_for_the_disk_to_remove_a_work_directory(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    directories, in_loop = list[Path](), list[bool]()
+    remove = os.rmdir
+
+    def noted(path: str | Path, **options: Any) -> None:
+        if Path(path).name == directories[0].name:
+            in_loop.append(asyncio._get_running_loop() is not None)
+        remove(path, **options)
+
+    monkeypatch.setattr(os, "rmdir", noted)
+    world.create()
+    if kind == "blocking":
+        work(world, lambda task: directories.append(task.work_directory))
+    else:
+
+        async def awaited(task: TaskRun) -> None:
+            directories.append(task.work_directory)
+
+        work(world, awaited=awaited)
+    assert in_loop == [False]
+    assert not directories[0].exists()
 
 
 def test_of_a_worker_that_a_hook_exits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

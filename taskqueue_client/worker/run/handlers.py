@@ -126,7 +126,7 @@ def _call(run_task: Callable[[TaskRun], object], resources: RunResources) -> Non
     try:
         returned = run_task(TaskRun(resources, calls))
     finally:
-        resources.end_commands_at_once()
+        resources.clean_up_at_once()
     calls.check(returned)
     _warn_of_returned_failure(returned, resources)
 

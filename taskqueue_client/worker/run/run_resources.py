@@ -420,16 +420,21 @@ class RunResources:
             tracing=self.tracing,
         )
 
-    def end_commands_at_once(self) -> None:
-        """End commands unless processes are left: a look here takes less time than in another thread."""
+    def clean_up_at_once(self) -> None:
+        """End commands unless processes are left, and remove the work directory if it is empty.
+
+        In the handler's thread: another one would take longer, and the event loop would wait for the disk.
+        """
         processes = self.processes
-        if processes is None or os.getpid() != self._process:
+        if os.getpid() != self._process:
             return
         with suppress(OSError):  # `end_commands` tells
-            if processes.end_at_once():
+            if processes is None or processes.end_at_once():
                 with self._lock:
                     if self.processes is processes:
-                        self.processes = None
+                        self.processes, path = None, self._work_directory
+                        if path is not None and self.shared.directories.remove_empty(path):
+                            self._work_directory = None
 
     @property
     def has_commands(self) -> bool:
@@ -467,13 +472,8 @@ class RunResources:
 
     def close_at_once(self) -> bool:
         """Close, unless that takes time; return whether all is closed."""
-        if self.has_commands or self.artifacts.directory is not None:
+        if self.has_commands or self.artifacts.directory is not None or self._work_directory is not None:
             return False
-        with self._lock:
-            path = self._work_directory
-            if path is not None and not self.shared.directories.remove_empty(path):
-                return False
-            self._work_directory = None
         self.close()
         return True
 
