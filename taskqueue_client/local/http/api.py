@@ -254,7 +254,8 @@ class Api:
         about = (refusal, call.endpoint.name, call.params)
         try:
             return error_response(*about, call.payload, self.now())
-        except RecursionError:  # the payload is nested nearly too deep, and the response nests it deeper
+        # The payload is nested nearly too deep, and the response nests it deeper; or it has lone surrogates.
+        except (RecursionError, UnicodeEncodeError):
             return error_response(*about, {}, self.now())
 
     async def _run(self, call: _Call) -> web.Response:

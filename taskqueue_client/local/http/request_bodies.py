@@ -38,7 +38,7 @@ _CONTENT_TYPE = re.compile(rf"\s*({_WORD}/{_WORD})\s*(?:; *{_WORD} *= *(?:{_QUOT
 _PUNCTUATION = re.compile(r":[0-9]{4}$|[^a-z0-9]")
 _EXACT = 2**53  # the whole numbers up to here are their own doubles
 _PLAIN = 1e21  # below, JavaScript writes whole numbers without an exponent
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")  # the second kind is spelled in UTF-7
 _AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG_NUMBER = b"0" * 16
 

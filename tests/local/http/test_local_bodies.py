@@ -55,6 +55,13 @@ def test_a_body_that_is_not_json_is_malformed(wire: Wire, body: str, words: str 
     assert reply.json["requestInfo"]["payload"] == body
 
 
+def test_a_lone_surrogate_that_utf_7_spells_is_malformed(wire: Wire) -> None:
+    headers = {"Content-Type": "application/json; charset=utf-7"}
+    reply = wire.send("POST", _EXCEPTION, body=b'{"reason": "+2AA-"}', headers=headers, key=wire.root)
+    assert (reply.status, reply.json["code"]) == (400, "MalformedPayload")
+    assert reply.words == "Failed to parse JSON: a string contains a lone surrogate"
+
+
 def test_a_backslash_before_u0000_is_not_a_nul(wire: Wire, task_factory: TaskFactory) -> None:
     url, payload = f"{QUEUE}/task/{slugid()}", {"text": "\\u0000"}
     assert wire.json("PUT", url, task_factory(payload=payload), key=wire.root).status == 200
