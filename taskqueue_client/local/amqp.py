@@ -11,7 +11,7 @@ import asyncio
 import logging
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urlsplit
@@ -25,10 +25,12 @@ from .engine import Store
 from .messages import EXCHANGE_PREFIX, EXCHANGES, Message
 
 if TYPE_CHECKING:
-    from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage, AbstractQueue
+    from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
+    from aiormq.abc import AbstractChannel as UnderlayChannel
 
 try:
     import aio_pika
+    from pamqp.commands import Basic
 except ImportError as error:
     raise ImportError("messages to RabbitMQ need aio-pika: pip install 'taskqueue_client[events]'") from error
 
@@ -240,16 +242,17 @@ class AmqpPublisher(_Link):
     async def _use(self, channel: AbstractChannel, lost: asyncio.Event) -> None:
         # ends the wait below: a broker that comes back may have lost the exchanges
         channel.close_callbacks.add(lambda _channel, _error: self._filled.set())
-        exchanges = await _declare(channel)
+        await _declare(channel)
+        underlay = await channel.get_underlay_channel()
         self.connected.set()
         while not lost.is_set():
             await self._filled.wait()
-            await self._send_batch(exchanges)
+            await self._send_batch(underlay)
 
-    async def _send_batch(self, exchanges: Mapping[str, AbstractExchange]) -> None:
+    async def _send_batch(self, channel: UnderlayChannel) -> None:
         """Send the oldest messages, and forget those that are confirmed: all up to the first failure."""
         batch = self._outbox.oldest(_BATCH)
-        sent = (_send(exchanges[stored.exchange], stored) for stored in batch)
+        sent = (_send(channel, stored) for stored in batch)
         results = await asyncio.gather(*sent, return_exceptions=True)
         failures = [place for place, result in enumerate(results) if result is not None]
         delivered = batch[: failures[0]] if failures else batch
@@ -268,23 +271,36 @@ async def _wait_for(event: asyncio.Event) -> None:
             await event.wait()
 
 
-async def _declare(channel: AbstractChannel) -> dict[str, AbstractExchange]:
-    """Return all exchanges of the Queue: consumers bind to them before the first message."""
-    topic = aio_pika.ExchangeType.TOPIC
-    names = [EXCHANGE_PREFIX + name for name in EXCHANGES]
-    return {name: await channel.declare_exchange(name, topic, durable=True) for name in names}
+async def _declare(channel: AbstractChannel) -> None:
+    """Declare all exchanges of the Queue: consumers bind to them before the first message."""
+    for name in EXCHANGES:
+        await channel.declare_exchange(EXCHANGE_PREFIX + name, aio_pika.ExchangeType.TOPIC, durable=True)
 
 
-async def _send(exchange: AbstractExchange, stored: StoredMessage) -> None:
+class _Properties(Basic.Properties):
+    """The properties of a message, without the identifier that aiormq adds and the service does not send."""
+
+    def marshal(self) -> bytes:
+        """Return the bytes to send."""
+        self.message_id = None
+        return super().marshal()
+
+
+async def _send(channel: UnderlayChannel, stored: StoredMessage) -> None:
     """Publish one message, and wait until the broker has it. The order of calls is the order on the wire."""
-    message = aio_pika.Message(
-        stored.body,
+    properties = _Properties(
         content_type="application/json",
         content_encoding="utf-8",
         delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
         headers={"CC": msgspec.json.decode(stored.cc)},
     )
-    await exchange.publish(message, stored.routing_key, mandatory=False, timeout=CONNECT_SECONDS)
+    await channel.basic_publish(
+        stored.body,
+        exchange=stored.exchange,
+        routing_key=stored.routing_key,
+        properties=properties,
+        timeout=CONNECT_SECONDS,
+    )
 
 
 _MANAGER_PREFIX = "exchange/taskcluster-worker-manager/v1/"
