@@ -35,6 +35,7 @@ if not hasattr(getattr(brotli, "Decompressor", None), "can_accept_more_data"):
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _QUOTED = r'"(?:[\x0b\x20\x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\x0b\x20-\xff])*"'
 _CONTENT_TYPE = re.compile(rf"\s*({_WORD}/{_WORD})\s*(?:; *{_WORD} *= *(?:{_QUOTED}|{_WORD}) *)*")
+_PARAMETER = re.compile(rf"; *({_WORD}) *= *({_QUOTED}|{_WORD})")
 _PUNCTUATION = re.compile(r":[0-9]{4}$|[^a-z0-9]")
 _EXACT = 2**53  # the whole numbers up to here are their own doubles
 _PLAIN = 1e21  # below, JavaScript writes whole numbers without an exponent
@@ -252,11 +253,9 @@ _OTHER_NAMES = {
 
 
 def _charset(content_type: str) -> str:
-    for parameter in content_type.split(";")[1:]:
-        name, _, value = parameter.partition("=")
-        if name.strip().lower() == "charset":
-            return value.strip().strip('"')
-    return "utf-8"
+    """Return the charset that the last parameter of this name has; UTF-8 if there is none, or it is empty."""
+    given = {name.lower(): value for name, value in _PARAMETER.findall(content_type)}
+    return given.get("charset", "").strip('"') or "utf-8"
 
 
 def parse(text: str) -> Any:

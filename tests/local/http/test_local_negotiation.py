@@ -87,6 +87,13 @@ def test_an_unknown_charset_is_refused(wire: Wire, charset: str) -> None:
         assert _post(wire, body, f"application/json; charset={charset}") == 400
 
 
+@pytest.mark.parametrize(
+    "parameters", ['a="b; charset=zlib"', 'charset=""', "charset=utf-16; Charset=utf-8", 'charset="utf\\-8"']
+)
+def test_only_the_last_parameter_of_that_name_names_the_charset(wire: Wire, parameters: str) -> None:
+    assert _post(wire, json.dumps(DEFINITION).encode(), f"application/json; {parameters}") == 200
+
+
 def _members(data: bytes) -> bytes:
     return gzip.compress(data[:5]) + gzip.compress(data[5:])
 
