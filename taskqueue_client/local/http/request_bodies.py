@@ -70,7 +70,7 @@ async def read_body(request: web.BaseRequest) -> bytes:
                 _too_large()
     except ConnectionError:  # for the request log only: the client has disconnected
         refuse("InputError", "request aborted")
-    return _decompress(bytes(body), encoding) if body else b""
+    return _decompress(bytes(body), encoding)
 
 
 def say_continue(request: web.BaseRequest) -> None:
