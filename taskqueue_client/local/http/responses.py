@@ -161,7 +161,7 @@ def _coding(accepted: str | None) -> str | None:
     rest = quality.get("*", 0.0)
     offered = {coding: quality.get(coding, rest) for coding in _COMPRESS}
     best = max(offered, key=offered.__getitem__)  # the first of those with the same quality
-    return best if offered[best] > quality.get("identity", 0.0) or offered[best] == 1 else None
+    return best if offered[best] and offered[best] >= quality.get("identity", rest) else None
 
 
 def _quality(element: str) -> tuple[str, float]:

@@ -192,6 +192,8 @@ def _large(wire: Wire, task_factory: TaskFactory) -> str:
         ("gzip;q=0.0, deflate;q=0.1, identity;q=0", "deflate"),
         ("identity", None),
         ("identity, gzip;q=0.5", None),
+        ("identity;q=0.5, gzip;q=0.5", "gzip"),
+        ("gzip;q=0.5, deflate;q=0.5, br;q=0.5, *", None),
         ("compress", None),
         ("", None),
         ("x-other, *;q=0, gzip", "gzip"),
