@@ -28,7 +28,7 @@ from taskqueue_client.models import ArtifactContent, RunState, StorageType, Task
 from .arguments import connect, run_option, task_argument
 from .failures import ExitStatus, Failure, in_one_line
 from .output import TerminalFilter, json_option, print_json
-from .status import interval_option, is_blocked
+from .status import blockers_of, interval_option
 
 LONG_POLL = 20
 """Seconds that a worker which streams its log may wait for new lines before it responds."""
@@ -148,8 +148,9 @@ class FollowedLog:
             return
         while self._is_unresolved(status := self._queue.status(self._task_id).status):
             self._has_log = self._print_new() or self._has_log
-            if status.state is TaskState.UNSCHEDULED and is_blocked(self._queue, self._task_id):
-                message = f"task {self._task_id} is blocked: it depends on a task that failed"
+            is_waiting = status.state is TaskState.UNSCHEDULED
+            if is_waiting and (blocked_by := blockers_of(self._queue, self._task_id)):
+                message = f"task {self._task_id} is blocked by {blocked_by}"
                 raise Failure(message, ExitStatus.NOT_COMPLETED)
             if not self._is_live:
                 self._say(self._waiting_for(status))

@@ -69,13 +69,14 @@ def command(
     with connect() as queue:
         members = list(queue.iter_task_group(group)) if group else []
         all_known = done_for_all(task_ids, lambda each: members.append(_member(queue, each)))
-        blocked = frozenset[str]() if as_json else blocked_tasks(members + blocking(queue, members))
+        everything = members if as_json else members + blocking(queue, members)
+        blocked = blocked_tasks(everything)
     chosen = [member for member in members if not states or member.status.state in states]
     if as_json:
         for member in chosen:
             print_json(member)
     elif not group and len(members) == 1 and chosen:
-        _print_one(members[0], queue.now(), is_blocked=bool(blocked))
+        _print_one(members[0], queue.now(), blockers(everything))
     elif group or members:
         console().print(tasks_table(chosen, blocked, queue.now()))
         click.echo(_totals(members))
@@ -99,15 +100,16 @@ def _member(queue: Queue, task_id: str) -> TaskAndStatus:
     return TaskAndStatus(task=queue.task(task_id), status=queue.status(task_id).status)
 
 
-def _print_one(member: TaskAndStatus, now: datetime, *, is_blocked: bool) -> None:
+def _print_one(member: TaskAndStatus, now: datetime, blocked_by: str) -> None:
     status, metadata = member.status, member.task["metadata"]
-    state = f"{status.state}, {_BLOCKED} by a failed dependency" if is_blocked else status.state
+    state = f"{status.state}, {_BLOCKED} by {blocked_by}" if blocked_by else status.state
+    retries = "1 retry" if status.retries_left == 1 else f"{status.retries_left} retries"
     rows = {
         "task": f"{metadata['name']} ({status.task_id})",
         "group": status.task_group_id,
         "queue": f"{status.task_queue_id}, priority {status.priority}",
         "owner": metadata["owner"],
-        "state": f"{state}, {status.retries_left} retries left",
+        "state": f"{state}, {retries} left",
         "deadline": in_utc(status.deadline),
     }
     for key, value in rows.items():
@@ -123,6 +125,7 @@ _FIRST = (TaskState.RUNNING, TaskState.FAILED, TaskState.EXCEPTION, TaskState.PE
 """The order in which tasks are shown if the terminal has no room for all."""
 
 _Snapshot = tuple[list[TaskAndStatus], frozenset[str]]  # tasks, and the ids of those that are blocked
+_FEW = 3  # how many of the tasks that block another one are named
 _BLOCKED = "blocked"  # the reason of an unscheduled task with a failed dependency
 
 OUTAGE_MOST = 3600.0
@@ -197,10 +200,31 @@ def blocking(queue: Queue, members: list[TaskAndStatus]) -> list[TaskAndStatus]:
     return [each for each in others if each.status.state in RESOLVED or each.status.task_id in blocked]
 
 
-def is_blocked(queue: Queue, task_id: str) -> bool:
-    """Return whether a task is blocked; False if the credentials may not read it."""
+def blockers_of(queue: Queue, task_id: str) -> str:
+    """Return what blocks a task, as `blockers` does; nothing if the credentials may not read it."""
     members = _read(queue, [task_id])
-    return task_id in blocked_tasks(members + blocking(queue, members))
+    return blockers(members + blocking(queue, members))
+
+
+def blockers(members: Sequence[TaskAndStatus]) -> str:
+    """Return the failed tasks that block others, in words: three of them, and the number of the rest."""
+    known = {member.status.task_id: member for member in members}
+    blocked = blocked_tasks(members)
+    found = (
+        known[dependency]
+        for member in members
+        if member.status.task_id in blocked
+        for dependency in member.task["dependencies"]
+        if dependency in known and blocked_tasks([member, known[dependency]])
+    )
+    named = list(dict.fromkeys(map(_named, found)))
+    rest = len(named) - _FEW
+    return ", ".join(named[:_FEW]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _named(member: TaskAndStatus) -> str:
+    name = printable(str(member.task["metadata"]["name"]))
+    return f"{member.status.task_id} ({name}, {member.status.state})"
 
 
 def _read(queue: Queue, task_ids: Collection[str]) -> list[TaskAndStatus]:

@@ -448,7 +448,8 @@ def test_the_log_of_a_blocked_task_is_not_waited_for(queue: Queue, task_factory:
         assert process.stderr.readline() == f"waiting: task {last} is unscheduled\n"
         queue.cancel_task(first)
         assert process.wait(60) == ExitStatus.NOT_COMPLETED
-        assert process.stderr.read() == f"Error: task {last} is blocked: it depends on a task that failed\n"
+        blocked = f"task {last} is blocked by {first} (test task, exception)"
+        assert process.stderr.read() == f"Error: {blocked}\n"
 
 
 PATIENT = """

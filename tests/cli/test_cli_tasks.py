@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import threading
@@ -118,14 +119,36 @@ def test_status_of_unknown_tasks_prints_no_table() -> None:
     assert (result.exit_code, result.stdout) == (ExitStatus.NOT_COMPLETED, "")
 
 
-def test_status_says_that_a_task_is_blocked_by_one_that_is_not_shown(create: Create, worker: Any) -> None:
-    last = create("last", dependencies=[create("between", dependencies=[create("first")])])
+def test_status_names_the_failed_task_that_blocks_one_even_if_it_is_an_indirect_dependency(
+    create: Create, worker: Any
+) -> None:
+    first = create("first")
+    last = create("last", dependencies=[create("between", dependencies=[first])])
     assert "state     unscheduled, 5 retries left" in run("status", last).stdout
     with worker(first="failed"):
         pass
-    assert "state     unscheduled, blocked by a failed dependency, 5" in run("status", last).stdout
+    state = f"state     unscheduled, blocked by {first} (first, failed), 5 retries left\n"
+    assert state in run("status", last).stdout
     (line,) = (each for each in run("status", "--group", last).stdout.splitlines() if last in each)
     assert line.split() == ["last", last, "unscheduled", "blocked"]
+
+
+def test_status_names_three_of_the_tasks_that_block_one(create: Create, queue: Queue) -> None:
+    failed = [create(name) for name in "abcde"]
+    completed = create("completed")
+    last = create("last", dependencies=[completed, *failed])
+    for each in failed:
+        queue.cancel_task(each)
+    queue.claim_task(completed, 0, worker_group="tests", worker_id="w")
+    queue.report_completed(completed, 0)
+    (state,) = re.findall("^state .*", run("status", last).stdout, re.MULTILINE)
+    a, b, c, *_ = failed
+    expected = f"{a} (a, exception), {b} (b, exception), {c} (c, exception) and 2 more"
+    assert state == f"state     unscheduled, blocked by {expected}, 5 retries left"
+
+
+def test_status_counts_one_retry_that_is_left(create: Create) -> None:
+    assert "state     pending, 1 retry left\n" in run("status", create("careful", retries=1)).stdout
 
 
 def test_watch_prints_each_change_of_a_group_and_exits_with_0(group: str, worker: Any) -> None:
