@@ -747,7 +747,9 @@ class TestNotAwaited:
         task_id = world.create()
         serve_one(world, Asynchronous if is_async else Plain)
         assert reasons(world, task_id) == ["internal-error"]
-        assert f"TypeError: {name} was called and not awaited" in log_of(world, task_id)
+        log = log_of(world, task_id)
+        assert f"TypeError: {name} was called and not awaited; write `await task.{name}(…)`" in log
+        assert f"or `task.{name.removesuffix('_async')}(…)` if run_task is not `async def`" in log
 
     def test_an_upload_that_has_begun_and_not_ended_is_an_internal_error(self, world: World) -> None:
         class Leaving(WorkerLoop):

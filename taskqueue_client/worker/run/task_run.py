@@ -101,7 +101,9 @@ class UnawaitedCalls:
             if state == CORO_CREATED:
                 call.close()  # or Python warns that it was never awaited
             if state != CORO_CLOSED:  # as one is that was canceled before it began
-                raise TypeError(f"{name} was called and not awaited; write `await task.{name}(…)`")
+                plain = name.removesuffix("_async")
+                advice = f"write `await task.{name}(…)`, or `task.{plain}(…)` if run_task is not `async def`"
+                raise TypeError(f"{name} was called and not awaited; {advice}")
 
 
 class TaskRun:
