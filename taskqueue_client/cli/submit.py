@@ -35,9 +35,10 @@ def command(
     """Create the task, or the graph of tasks, that a YAML or JSON file describes; - is standard input.
 
     A file with `tasks` has task definitions by name, optionally `defaults` for all of them and the
-    `taskGroupId` of an existing group. Their `dependencies` are such names, or ids of existing tasks. Any
-    other file is one task definition. `deadline` and `expires` may be durations like "2 hours". Everything is
-    checked before anything is sent. With --dry-run, neither deployment nor credentials are needed.
+    `taskGroupId` of an existing group. Their `dependencies` are such names, or ids of existing tasks. In a
+    payload, {task-reference: <build>} stands for the id of the dependency `build`. Any other file is one task
+    definition. `deadline` and `expires` may be durations like "2 hours". Everything is checked before
+    anything is sent. With --dry-run, neither deployment nor credentials are needed.
 
     A file that is submitted again becomes new tasks. If a submission was interrupted, first cancel what it
     has created.
