@@ -136,7 +136,7 @@ def quarantine(
 @click.option("--exact", is_flag=True, help="Copy dependencies and routes as well.")
 @json_option
 def retrigger(task_ids: tuple[str, ...], *, exact: bool, as_json: bool) -> None:
-    """Create copies of tasks, with new ids, in the groups of the originals.
+    """Create copies of tasks, with new ids, in the groups of the originals, which must not be sealed.
 
     Created, deadline and expires are moved to now. Dependencies and routes are dropped, so that a copy starts
     at once and does not replace the original in the index. With --json, prints an object with `taskId`,
