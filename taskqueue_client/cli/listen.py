@@ -64,7 +64,8 @@ def command(
                 document = {"exchange": event.exchange, "routes": event.routes, "message": _content(event)}
                 print_either(document, printable(_line(event)), as_json=as_json)
     except events.BrokerRefused as error:
-        raise Failure(f"RabbitMQ refused: {error}: check PULSE_URL", ExitStatus.REFUSED) from error
+        reason = str(error).removesuffix(".")  # RabbitMQ ends some with one
+        raise Failure(f"RabbitMQ refused: {reason}: check PULSE_URL", ExitStatus.REFUSED) from error
     except events.BrokerLost as error:
         raise Failure(f"cannot reach RabbitMQ: {error}: check PULSE_URL", ExitStatus.NO_RESPONSE) from error
     except ImportError as error:
