@@ -104,11 +104,22 @@ def test_so_is_one_that_has_failed_and_was_awaited(world: World, handler: AsyncH
 
 
 @pytest.mark.usefixtures("no_collection")
-def test_so_is_one_whose_log_is_refused(world: World) -> None:
+@pytest.mark.parametrize("is_link", [False, True])
+def test_so_is_one_whose_log_is_refused(world: World, *, is_link: bool) -> None:
+    """Or the link to it."""
     freed: list[weakref.ref[object]] = []
-    world.create()
-    world.local.faults.add(Respond(endpoint="storage.put", status=413))
-    work(world, lambda task: freed.append(weakref.ref(task.canceled)))
+    task_id = world.create()
+    if not is_link:
+        world.local.faults.add(Respond(endpoint="storage.put", status=413))
+
+    def handler(task: TaskRun) -> None:
+        freed.append(weakref.ref(task.canceled))
+        if is_link:  # to another log
+            task.queue.create_link_artifact(
+                task_id, 0, "public/logs/live.log", "public/x", expires=task.definition["expires"]
+            )
+
+    work(world, handler)
     assert [each() for each in freed] == [None]
 
 

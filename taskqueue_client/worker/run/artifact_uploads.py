@@ -155,7 +155,8 @@ class ArtifactUploads:
         finally:
             link.cancel()
             await asyncio.wait([link])
-            _ = link.cancelled() or link.exception()  # or asyncio logs an error that nobody asks for
+            if not link.cancelled():
+                link.exception()  # or asyncio logs an error that nobody asks for
             del link  # the traceback of its error holds this frame
 
     async def chain_of_trust(self) -> Outcome | None:
