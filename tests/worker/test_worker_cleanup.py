@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from taskqueue_client.local.faults import Delay
 from taskqueue_client.worker import TaskEnd, TaskRun
 from taskqueue_client.worker.commands.task_log import TaskLog
 from taskqueue_client.worker.threads import DaemonThreads, Job
@@ -168,6 +169,34 @@ def test_no_event_loop_waits_for_the_disk_to_remove_a_work_directory(
         work(world, awaited=awaited)
     assert in_loop == [False]
     assert not directories[0].exists()
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_thread_that_a_handler_leaves_behind_has_a_work_directory_until_the_run_ends(
+    world: World, tmp_path: Path, *, keep: bool
+) -> None:
+    directories = list[Path]()
+    left_behind = list[threading.Thread]()
+    world.create()
+    world.local.faults.add(Delay(endpoint="storage.put", seconds=60))
+
+    def ask(task: TaskRun) -> None:
+        try:
+            world.until_struck()
+            directories.append(task.work_directory)
+        finally:
+            world.local.clock.advance(60)
+
+    def handler(task: TaskRun) -> None:
+        directories.append(task.work_directory)
+        left_behind.append(threading.Thread(target=ask, args=(task,)))
+        left_behind[0].start()
+
+    work(world, handler, work_directory=tmp_path, keep_work_directories=keep)
+    left_behind[0].join(WAIT)
+    first, second = directories
+    assert first == second
+    assert first.exists() == keep
 
 
 def test_of_a_worker_that_a_hook_exits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,10 +130,11 @@ class WorkDirectories:
                 os.fchmod(self._lock, mode | stat.S_IRWXU)
 
     def remove_empty(self, path: Path) -> bool:
-        """Remove a run's directory if it is empty; return whether nothing is left to do."""
+        """Remove a run's directory if it is empty, unless directories are kept; return whether it is gone."""
+        if self._keep:
+            return False
         try:
-            if not self._keep:
-                path.rmdir()
+            path.rmdir()
         except OSError:
             return False
         return True
