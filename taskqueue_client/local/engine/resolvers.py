@@ -60,23 +60,20 @@ class BackgroundWork:
         core.on_resolved = self._resolve_at_once
 
     def run_due(self) -> bool:
-        """Do what is due, at most a batch of one kind; return whether there may be more.
+        """Do what is due, at most a batch; return whether there may be more.
 
         Each takes effect at its due time, the earliest first, however far a clock has jumped: a claim
         that expired an hour before the deadline has been retried when the deadline comes.
         """
-        for _ in range(_BATCH):
-            moment = self._next_resolution()
-            if moment is None or moment > self._core.now():
-                return self._expire_at_night()
+        left = _BATCH
+        while (moment := self._next_resolution()) is not None and moment <= self._core.now():
             with self._core.as_of(moment):
-                if (
-                    self._do_batch(_EXPIRED_CLAIM, self._resolve_claim)
-                    or self._do_batch(_PASSED_DEADLINE, self._resolve_deadline, self._deadline_delay)
-                    or self._do_batch(_RESOLUTION, self._resolve_dependencies)
-                ):
-                    return True
-        return True
+                left = self._do_some(left, _EXPIRED_CLAIM, self._resolve_claim)
+                left = self._do_some(left, _PASSED_DEADLINE, self._resolve_deadline, self._deadline_delay)
+                left = self._do_some(left, _RESOLUTION, self._resolve_dependencies)
+            if not left:
+                return True
+        return self._expire_at_night()
 
     def next_due(self) -> float:
         """Return when `run_due` has something to do next, in seconds since the epoch."""
@@ -130,7 +127,7 @@ class BackgroundWork:
     def _resolve_at_once(self) -> None:
         """Schedule dependents after a resolution, unless a resolver with an interval does that."""
         if self._core.settings.resolver_interval == 0:
-            while self._do_batch(_RESOLUTION, self._resolve_dependencies):
+            while not self._do_some(_BATCH, _RESOLUTION, self._resolve_dependencies):
                 pass
 
     def _next_resolution(self) -> int | None:
@@ -155,18 +152,18 @@ class BackgroundWork:
             for claim in self._core.store.rows(expired, task_id, now):
                 self._resolve_claim(now, task_id, *claim)
 
-    def _do_batch(self, query: str, resolve: Callable[..., None], delay: int = 0) -> bool:
+    def _do_some(self, most: int, query: str, resolve: Callable[..., None], delay: int = 0) -> int:
         """Do the work that a query finds, row by row, up to when resolvers last looked.
 
-        Returns whether there may be more.
+        Returns how many of the `most` rows are left to do: 0 if there may be more work.
         """
-        for _ in range(_BATCH):
+        for left in range(most, 0, -1):
             row = self._core.store.row(query, self._core.now() // self._interval * self._interval - delay)
             if row is None:
-                return False
+                return left
             with self._core.transition() as now:
                 resolve(now, *row)
-        return True
+        return 0
 
     def _resolve_claim(self, now: int, task_id: str, run_id: int, taken_until: int) -> None:
         """Resolve a run whose claim has expired, unless it was reclaimed or is past its deadline."""
