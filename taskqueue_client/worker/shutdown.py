@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from taskqueue_client import _arguments as arguments
+from taskqueue_client._protocol.threads_and_tasks import NO_THREAD
 from taskqueue_client._transport.network import forget_in_children
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
@@ -223,8 +224,11 @@ async def termination_noticed(ask: Callable[[], float | str | None], clock: Cloc
     The hook `ask` is called in a daemon thread, of the loop's `DaemonExecutor`: one that hangs does not hold
     the worker. An error is logged unless the call before has failed for the same cause.
     """
+    loop_thread = threading.get_ident()
 
     def asked() -> tuple[float | None, BaseException | None]:
+        if threading.get_ident() == loop_thread:  # the system starts no more threads at the moment
+            return None, RuntimeError(NO_THREAD)
         try:
             return arguments.seconds("termination_notice", ask()), None
         except BaseException as error:  # noqa: BLE001 - in the loop, a SystemExit would end the worker

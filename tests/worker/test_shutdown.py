@@ -872,12 +872,20 @@ class NoWaits(SystemClock):
 
 
 async def test_a_termination_notice_is_still_asked_for_when_no_thread_could_be_started(
-    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The loop does not ask in its own thread: a hook that hangs would hold the worker."""
     monkeypatch.setattr(threads, "DaemonThreads", OneThreadTooMany)
     asyncio.get_running_loop().set_default_executor(DaemonExecutor())
-    notices = iter([None, 90.0])
-    assert await shutdown.termination_noticed(lambda: next(notices), NoWaits()) == 90
+    asking: list[threading.Thread] = []
+
+    def notice() -> float:
+        asking.append(threading.current_thread())
+        return 90.0
+
+    assert await shutdown.termination_noticed(notice, NoWaits()) == 90
+    assert threading.current_thread() not in asking
+    assert "can't start new thread" in caplog.text
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), StopIteration(), KeyboardInterrupt()])
