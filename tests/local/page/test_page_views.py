@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     Open = Callable[..., Page]
 
 STATIC = Path(local_queue.__file__).parent / "page/static"
+_LIVE_LOG = re.compile(r"live\.log")
 MOST_NODES = 1500
 """Elements of a view, however many tasks, messages or lines there are."""
 
@@ -427,6 +428,24 @@ def test_a_text_is_found_anywhere_in_a_very_long_line(scenery: Scenery, open_pag
     page.get_by_label("Search the log").fill("needle")
     expect(page.get_by_text("1 of 1")).to_be_visible()
     expect(page.locator(".line.hit")).to_contain_text("… and 10006 more characters")
+
+
+def test_a_text_is_found_in_a_log_that_comes_after_it_was_typed(scenery: Scenery, open_page: Open) -> None:
+    task_id = scenery.create("late log")
+    (client,) = scenery.claim()
+    with client:
+        scenery.upload(client, "public/logs/live.log", 500 * "hay\n" + "needle\nneedle\n", "text/plain")
+    page = open_page()
+    held: list[Route] = []
+    page.route(_LIVE_LOG, lambda route: held.append(route))  # noqa: PLW0108 - Playwright refuses a method
+    with page.expect_request(_LIVE_LOG):
+        page.goto(f"{scenery.local.root_url}/#/task/{task_id}/log")
+    page.get_by_label("Search the log").fill("needle")
+    expect(page.get_by_text("not found", exact=True)).to_be_visible()
+    held[0].continue_()
+    page.unroute(_LIVE_LOG)
+    expect(page.get_by_text("1 of 2")).to_be_visible()
+    expect(page.locator(".line.hit")).to_have_text("501needle")
 
 
 def test_the_end_of_a_list_is_reached_that_is_higher_than_browsers_allow(open_page: Open) -> None:

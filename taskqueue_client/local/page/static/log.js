@@ -157,6 +157,7 @@ export class LogView {
     this.find(this.search);
     this.list.setCount(this.count, { follow: this.isFollowing });
     if (isFirst && this.line) this.list.scrollTo(this.line - 1);
+    else if (isFirst && this.search) this.step(0); // typed before the log came
     else if (isFirst && this.isFollowing) this.root.scrollTop = this.root.scrollHeight;
     this.redraw();
   }
@@ -210,7 +211,7 @@ export class LogView {
     for (let index = 0; this.search && index < this.count; index++) {
       if (this.at(index).text.replace(ESCAPES, "").toLowerCase().includes(this.search)) this.hits.push(index);
     }
-    this.current = Math.min(this.current, this.hits.length - 1);
+    this.current = Math.min(Math.max(this.current, 0), this.hits.length - 1);
   }
 
   step(by) {
@@ -223,9 +224,9 @@ export class LogView {
 
   tools() {
     const search = (event) => {
-      this.current = -1;
+      this.current = 0;
       this.find(event.target.value);
-      this.step(1);
+      this.step(0);
       this.list.draw();
       this.redraw();
     };
