@@ -24,6 +24,7 @@ ALERTS: dict[str, Any] = yaml.safe_load((ROOT / "examples/deploy/alerts.yml").re
 RULES: dict[str, dict[str, Any]] = {
     rule["alert"]: rule for group in ALERTS["groups"] for rule in group["rules"]
 }
+ON_CALL = (ROOT / "docs/how-to/on-call.md").read_text()
 GRAFANAS_OWN = {"__rate_interval", "__all"}
 WIDTH = 24
 
@@ -126,6 +127,15 @@ def test_each_alert_names_metrics_and_labels_that_exist(
 
 def test_each_alert_says_what_is_wrong_and_what_to_do() -> None:
     assert all(rule["annotations"].keys() == {"summary", "action"} for rule in RULES.values())
+
+
+def test_the_page_for_operators_names_each_alert_and_only_metrics_that_exist(
+    exposed: dict[str, set[tuple[str, str]]],
+) -> None:
+    assert sorted(re.findall(r"`(Taskqueue\w+)`", ON_CALL)) == sorted(RULES)
+    names = re.findall(r"taskqueue_worker_\w+", ON_CALL)
+    assert names
+    assert set(names) <= exposed.keys()
 
 
 def test_the_alert_about_workers_that_are_down_names_the_job_of_the_documentation() -> None:
