@@ -5,16 +5,27 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Sequence
+from datetime import datetime
 
 import click
 
 from taskqueue_client import events
 from taskqueue_client._arguments import printable
-from taskqueue_client.models.messages import TaskMessage
+from taskqueue_client._dates import machine_time
+from taskqueue_client.models import Run
+from taskqueue_client.models.messages import (
+    TaskCompletedMessage,
+    TaskExceptionMessage,
+    TaskFailedMessage,
+    TaskGroupSealedMessage,
+    TaskMessage,
+    TaskPendingMessage,
+    TaskRunningMessage,
+)
 
 from .arguments import slug_id
 from .failures import ExitStatus, Failure, in_one_line
-from .output import json_option, print_either
+from .output import in_utc, json_option, print_either, reason_of
 
 
 @click.command()
@@ -44,8 +55,9 @@ def command(
 ) -> None:
     """Print the Queue's messages as they are published, from the RabbitMQ that PULSE_URL names.
 
-    Without an option, prints all messages. When the connection is lost, it is made again. With --json, prints
-    an object for each message, with `exchange`, `routes` and the `message`.
+    Without an option, prints all messages. A line begins with the time of the event, or that of the receipt
+    if the message has none, and ends with the reason of an exception. When the connection is lost, it is
+    made again. With --json, prints an object for each message, with `exchange`, `routes` and the `message`.
     """
     leave_logging_to_on_state()
     until_connected = UntilConnected()
@@ -62,7 +74,7 @@ def command(
         ) as listener:
             for event in itertools.islice(listener, count):
                 document = {"exchange": event.exchange, "routes": event.routes, "message": _content(event)}
-                print_either(document, printable(_line(event)), as_json=as_json)
+                print_either(document, printable(line_of(event, machine_time())), as_json=as_json)
     except events.BrokerRefused as error:
         reason = str(error).removesuffix(".")  # RabbitMQ ends some with one
         raise Failure(f"RabbitMQ refused: {reason}: check PULSE_URL", ExitStatus.REFUSED) from error
@@ -123,12 +135,31 @@ def _content(event: events.Event) -> object:
     return event.message.to_dict()
 
 
-def _line(event: events.Event) -> str:
+def line_of(event: events.Event, received: datetime) -> str:
+    """Return the line about an event. It begins with the event's time, or that of the receipt without one."""
     message = event.message
     if isinstance(message, events.UnreadableMessage):
-        return f"{event} unreadable: {message.reason}"
+        return f"{in_utc(received)} {event} unreadable: {message.reason}"
     if not isinstance(message, TaskMessage):
-        return f"{event.exchange} group {message.task_group_id}"
-    run = getattr(message, "run_id", None)
-    which = message.status.task_id if run is None else f"{message.status.task_id}/{run}"
-    return f"{event.exchange} {which} {message.status.task_queue_id}"
+        sealed = message.sealed if isinstance(message, TaskGroupSealedMessage) else None
+        return f"{in_utc(sealed or received)} {event.exchange} group {message.task_group_id}"
+    run_id = getattr(message, "run_id", None)
+    which = message.status.task_id if run_id is None else f"{message.status.task_id}/{run_id}"
+    run = next((each for each in message.status.runs if each.run_id == run_id), None)
+    time = None if run is None else _time(message, run)
+    line = f"{in_utc(time or received)} {event.exchange} {which} {message.status.task_queue_id}"
+    is_exception = isinstance(message, TaskExceptionMessage)
+    return f"{line} {reason_of(run)}".rstrip() if is_exception else line
+
+
+def _time(message: TaskMessage, run: Run) -> datetime | None:
+    """Return when a run became what the message says."""
+    match message:
+        case TaskPendingMessage():
+            return run.scheduled
+        case TaskRunningMessage():
+            return run.started
+        case TaskCompletedMessage() | TaskFailedMessage() | TaskExceptionMessage():
+            return run.resolved
+        case _:
+            return None

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 from contextlib import suppress
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
@@ -15,7 +16,9 @@ import pytest
 
 from taskqueue_client import Queue, slugid
 from taskqueue_client.cli.failures import ExitStatus
+from taskqueue_client.cli.listen import line_of
 from taskqueue_client.events import PulseSettings
+from taskqueue_client.events.event import read_event
 from taskqueue_client.local import LocalQueue
 from tests.cli.command import run, running
 from tests.events.messages_published import Publisher, body, key_of
@@ -66,6 +69,53 @@ def test_listen_prints_the_routing_key_of_a_message_that_it_cannot_read(
         output, _ = process.communicate(timeout=60)
     assert key in output
     assert "Input data was truncated" in output
+
+
+TASK = "fN1SbArXTPSVFNUvaOlinQ"
+OF_THE_EVENT = "2026-11-21 10:13:18 UTC"
+OF_RECEIPT = "2026-11-22 00:00:00 UTC"
+
+
+def shown(exchange: str, message: dict[str, Any], key: str | None = None) -> str:
+    """The line of a message that was received at `OF_RECEIPT`."""
+    name = f"exchange/taskcluster-queue/v1/{exchange}"
+    event = read_event(name, key or key_of(message), json.dumps(message).encode(), {}, redelivered=False)
+    return line_of(event, datetime(2026, 11, 22, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(
+    ("exchange", "line"),
+    [
+        ("task-defined", f"{OF_RECEIPT} task-defined {TASK} proj/linux"),
+        ("task-pending", f"{OF_THE_EVENT} task-pending {TASK}/0 proj/linux"),
+        ("task-running", f"{OF_THE_EVENT} task-running {TASK}/0 proj/linux"),
+        ("artifact-created", f"{OF_RECEIPT} artifact-created {TASK}/0 proj/linux"),
+        ("task-completed", f"{OF_THE_EVENT} task-completed {TASK}/0 proj/linux"),
+        ("task-failed", f"{OF_THE_EVENT} task-failed {TASK}/0 proj/linux"),
+        ("task-exception", f"{OF_THE_EVENT} task-exception {TASK}/0 proj/linux canceled"),
+    ],
+)
+def test_a_line_has_the_time_of_the_event_and_the_reason_of_an_exception(exchange: str, line: str) -> None:
+    assert shown(exchange, body(exchange, TASK)) == line
+
+
+def test_a_line_about_a_run_that_is_retried_has_the_time_and_reason_of_this_run() -> None:
+    message: dict[str, Any] = {**body("task-pending", TASK, runs=2), "runId": 0}
+    message["status"]["runs"][0]["reasonResolved"] = "worker-shutdown"
+    message["status"]["runs"][1]["scheduled"] = "2026-11-21T11:00:00.000Z"
+    assert (
+        shown("task-exception", message)
+        == f"{OF_THE_EVENT} task-exception {TASK}/0 proj/linux worker-shutdown"
+    )
+
+
+def test_a_line_about_a_task_group_has_the_time_at_which_it_was_sealed() -> None:
+    message: dict[str, Any] = {"version": 1, "taskGroupId": TASK, "schedulerId": "-"}
+    key = f"primary.{TASK}.-._"
+    sealed = message | {"sealed": "2026-11-21T10:13:18.865Z"}
+    assert shown("task-group-sealed", sealed, key) == f"{OF_THE_EVENT} task-group-sealed group {TASK}"
+    resolved = shown("task-group-resolved", sealed, key)
+    assert resolved == f"{OF_RECEIPT} task-group-resolved group {TASK}", "a group is resolved after that"
 
 
 def test_ctrl_c_ends_listen(broker_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
