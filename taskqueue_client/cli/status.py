@@ -62,7 +62,7 @@ def command(
 ) -> None:
     """Show the state of tasks, or of the tasks of a group with totals.
 
-    A task that is unscheduled because a dependency failed is `blocked`.
+    A task that is unscheduled because a dependency failed is `blocked`; the totals count such tasks.
     With --json, prints an object with `task`, the definition, and `status` for each task.
     """
     check_either(task_ids, group)
@@ -79,15 +79,18 @@ def command(
         _print_one(members[0], queue.now(), blockers(everything))
     elif group or members:
         console().print(tasks_table(chosen, blocked, queue.now()))
-        click.echo(_totals(members))
+        click.echo(_totals(members, blocked))
     if not all_known:
         ctx.exit(ExitStatus.NOT_COMPLETED)
 
 
-def _totals(members: Sequence[TaskAndStatus]) -> str:
+def _totals(members: Sequence[TaskAndStatus], blocked: Collection[str]) -> str:
     counts = Counter(member.status.state for member in members)
+    parts = {state: f"{count} {state}" for state, count in sorted(counts.items())}
+    if number := sum(member.status.task_id in blocked for member in members):
+        parts[TaskState.UNSCHEDULED] += f" ({number} {_BLOCKED})"
     tasks = "1 task" if len(members) == 1 else f"{len(members)} tasks"
-    return f"{tasks}: {', '.join(f'{count} {state}' for state, count in sorted(counts.items()))}"
+    return f"{tasks}: {', '.join(parts.values())}"
 
 
 def _members(queue: Queue, task_ids: Sequence[str], group: str | None) -> list[TaskAndStatus]:

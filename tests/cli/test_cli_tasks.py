@@ -548,6 +548,19 @@ def test_status_of_a_group_ends_with_totals(group: str, create: Create) -> None:
     assert lines[-1] == "3 tasks: 2 pending, 1 unscheduled"
 
 
+def test_the_totals_of_status_say_how_many_tasks_are_blocked(create: Create, worker: Any) -> None:
+    first = create("first")
+    create("second", taskGroupId=first, dependencies=[first])
+    create("other", taskGroupId=first, dependencies=[create("elsewhere")])
+    assert run("status", "--group", first).stdout.endswith("\n3 tasks: 1 pending, 2 unscheduled\n")
+    with worker(first="failed"):
+        pass
+    expected = "\n3 tasks: 1 failed, 2 unscheduled (1 blocked)\n"
+    assert run("status", "--group", first).stdout.endswith(expected)
+    selected = run("status", "--group", first, "--state", "failed").stdout
+    assert selected.endswith(expected), "the totals are those of the whole group"
+
+
 def test_status_of_a_group_of_one_task_ends_with_totals_too(create: Create) -> None:
     lines = run("status", "--group", create("only")).stdout.splitlines()
     assert len(lines) == 1 + 1 + 1
