@@ -26,10 +26,12 @@ from taskqueue_client.worker.config import worker_id_of
 from .arguments import connect, slug_id
 from .failures import ExitStatus, Failure, in_one_line
 from .listen import UntilConnected, leave_logging_to_on_state
-from .output import in_utc, json_option, print_json
+from .output import duration, in_utc, json_option, print_json
 
 _TOLERATED_SKEW = 60.0  # seconds of clock skew that are not reported; the clients correct for skew
 _SOON = 15 * 60.0  # seconds before the end of temporary credentials at which the verdict becomes a note
+_LONG = 10 * 60.0  # seconds that tasks may be pending while none is claimed, as while a machine starts
+_FEW = 3  # how many workers in quarantine are named
 
 
 class Verdict(StrEnum):
@@ -95,9 +97,9 @@ def command(
     """Check connection, clock, credentials, Pulse and, for TASK_QUEUE_ID, the scopes to submit and to work.
 
     Several task queues are separated by commas. With --worker-group and --worker-id, missing scopes to work
-    and a quarantine of the worker are wrong. With --task, the storage of artifacts is checked as well.
-    Nothing is created or claimed. The exit status is 0 if nothing is wrong. With --json, prints an object for
-    each check, with `verdict`: `good`, `note` or `wrong`.
+    and a quarantine of the worker are wrong; without them, workers in quarantine are named. With --task, the
+    storage of artifacts is checked as well. Nothing is created or claimed. The exit status is 0 if nothing is
+    wrong. With --json, prints an object for each check, with `verdict`: `good`, `note` or `wrong`.
     """
     worst = ExitStatus.DONE
     worker_id = worker_id_of(worker_id)  # as the worker's own settings do
@@ -181,6 +183,8 @@ def _access(queue: Queue, subject: Subject) -> Iterator[Finding]:
             yield Finding("task queue", *_task_queue(queue, each))
             if subject.worker_group and subject.worker_id:
                 yield Finding("worker", *_worker(queue, each, subject.worker_group, subject.worker_id))
+            else:
+                yield Finding("workers", *_workers(queue, each))
         except (errors.CallFailed, errors.InvalidArgument) as error:
             yield Finding("task queue", Verdict.WRONG, in_one_line(error))
         else:
@@ -216,13 +220,45 @@ def _task_queue(queue: Queue, task_queue_id: str) -> Result:
     except errors.InsufficientScopes as error:
         return Verdict.NOTE, f"{task_queue_id}: tasks cannot be counted: {in_one_line(error)}"
     message = f"{task_queue_id}: pending tasks: {counts.pending_tasks}, claimed: {counts.claimed_tasks}"
+    verdict = Verdict.GOOD
+    if counts.pending_tasks and not counts.claimed_tasks and (waiting := _waiting(queue, task_queue_id)):
+        message, verdict = f"{message}; the oldest has been pending for {waiting}", Verdict.NOTE
     try:
         queue.get_task_queue(task_queue_id)
     except errors.ResourceNotFound:
         return Verdict.NOTE, f"{message}; no worker has claimed from it lately"
     except errors.InsufficientScopes:
-        return Verdict.GOOD, f"{message}; unknown whether workers claim from it"
-    return Verdict.GOOD, message
+        return verdict, f"{message}; unknown whether workers claim from it"
+    return verdict, message
+
+
+def _waiting(queue: Queue, task_queue_id: str) -> str:
+    """Return for how long the oldest task has been pending; nothing if that is not long, or unknown."""
+    try:
+        oldest = queue.list_pending_tasks(task_queue_id, limit=1).tasks
+    except errors.InsufficientScopes:
+        return ""
+    now = queue.now()
+    is_long = oldest and (now - oldest[0].inserted).total_seconds() > _LONG
+    return duration(oldest[0].inserted, None, now) if is_long else ""
+
+
+def _workers(queue: Queue, task_queue_id: str) -> Result:
+    """Report the workers of a task queue that are in quarantine."""
+    try:
+        found = list(queue.iter_workers(task_queue_id, quarantined=True))
+    except errors.InsufficientScopes as error:
+        return Verdict.NOTE, f"{task_queue_id}: unknown whether one is in quarantine: {in_one_line(error)}"
+    named = [
+        f"{each.worker_group}/{each.worker_id} until {in_utc(each.quarantine_until)}"
+        for each in found
+        if each.quarantine_until
+    ]
+    if not named:
+        return Verdict.GOOD, f"{task_queue_id}: none is in quarantine"
+    rest = f" and {len(named) - _FEW} more" if len(named) > _FEW else ""
+    in_quarantine = ", ".join(named[:_FEW])
+    return Verdict.NOTE, f"{task_queue_id}: in quarantine, where they get no tasks: {in_quarantine}{rest}"
 
 
 def _worker(queue: Queue, task_queue_id: str, group: str, worker_id: str) -> Result:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from taskqueue_client import Credentials, Queue, temporary_credentials
+from taskqueue_client import Credentials, Queue, slugid, temporary_credentials
 from taskqueue_client.cli.doctor import Finding, Subject, Verdict, findings
 from taskqueue_client.cli.failures import ExitStatus
 from taskqueue_client.local import Client, LocalQueue
@@ -158,12 +158,12 @@ SUBMITTING = [
 WORKER = ("--worker-group", "rack", "--worker-id", "one")
 
 
-def quarantined(queue: Queue, hours: float) -> None:
-    """Put the worker that has claimed the task of `running` in quarantine."""
+def quarantined(queue: Queue, hours: float, worker_id: str = "w") -> None:
+    """Put a worker in quarantine, by default the one that has claimed the task of `running`."""
     queue.quarantine_worker(
         "proj/linux",
         worker_group="g",
-        worker_id="w",
+        worker_id=worker_id,
         quarantine_until=queue.now() + timedelta(hours=hours),
         quarantine_info="a test",
     )
@@ -183,6 +183,64 @@ def test_a_quarantine_of_the_worker_is_wrong(queue: Queue) -> None:
     )
     quarantined(queue, -1)
     assert verdicts(*worker)["worker"][0] == "good"
+
+
+@pytest.mark.usefixtures("deployment", "running")
+def test_doctor_without_a_worker_names_the_workers_in_quarantine(queue: Queue) -> None:
+    assert verdicts("proj/linux")["workers"] == ("good", "proj/linux: none is in quarantine")
+    quarantined(queue, 1)
+    verdict, message = verdicts("proj/linux")["workers"]
+    assert verdict == "note"
+    assert re.fullmatch(
+        r"proj/linux: in quarantine, where they get no tasks: g/w until [-0-9]+ [:0-9]+ UTC", message
+    )
+    assert "workers" not in verdicts("proj/linux", "--worker-group", "g", "--worker-id", "w")
+
+
+@pytest.mark.usefixtures("deployment")
+def test_doctor_names_three_of_the_workers_in_quarantine(queue: Queue, task_factory: Any) -> None:
+    for worker_id in "abcde":
+        queue.create_task(slugid(), task_factory(taskQueueId="proj/linux"))
+        queue.claim_work("proj/linux", worker_group="g", worker_id=worker_id)
+        quarantined(queue, 1, worker_id)
+    message = verdicts("proj/linux")["workers"][1]
+    assert re.findall(r"g/\w", message) == ["g/a", "g/b", "g/c"]
+    assert message.endswith(" UTC and 2 more")
+
+
+def test_doctor_without_the_scopes_to_list_workers_and_tasks_says_what_is_not_known(
+    monkeypatch: pytest.MonkeyPatch, task_factory: Any
+) -> None:
+    counting = ("queue:pending-count:proj/linux", "queue:claimed-count:proj/linux")
+    with LocalQueue(clients=[Client("w", "w-token", counting)], anonymous_scopes=()) as local:
+        with Queue(local.root_url, local.credentials) as queue:
+            queue.create_task(slugid(), task_factory(taskQueueId="proj/linux"))
+        monkeypatch.setenv("TASKCLUSTER_ROOT_URL", local.root_url)
+        become(monkeypatch, Credentials("w", "w-token"))
+        found = verdicts("proj/linux")
+    assert found["task queue"][1].startswith("proj/linux: pending tasks: 1, claimed: 0; unknown whether")
+    verdict, message = found["workers"]
+    assert verdict == "note"
+    assert message.startswith("proj/linux: unknown whether one is in quarantine: ")
+    assert "queue:list-workers:proj/linux" in message
+
+
+def test_a_task_queue_whose_tasks_are_pending_for_long_while_none_is_claimed_is_a_note(
+    deployment: LocalQueue, queue: Queue, task_factory: Any
+) -> None:
+    task_ids = [slugid() for _ in range(3)]
+    for each in task_ids:
+        queue.create_task(each, task_factory(taskQueueId="proj/linux", retries=0))
+    queue.claim_task(task_ids[2], 0, worker_group="g", worker_id="w")
+    queue.report_completed(task_ids[2], 0)
+    good = ("good", "proj/linux: pending tasks: 2, claimed: 0")
+    assert verdicts("proj/linux")["task queue"] == good
+    deployment.clock.advance(minutes=15)
+    verdict, message = verdicts("proj/linux")["task queue"]
+    assert verdict == "note"
+    assert re.fullmatch(f"{good[1]}; the oldest has been pending for 0:1[45]:[0-9]+", message)
+    queue.claim_task(task_ids[0], 0, worker_group="g", worker_id="w")
+    assert verdicts("proj/linux")["task queue"] == ("good", "proj/linux: pending tasks: 1, claimed: 1")
 
 
 def test_a_worker_that_is_not_known_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
