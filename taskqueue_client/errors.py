@@ -159,7 +159,7 @@ class Problem:
 
 
 class InvalidDefinition(InvalidArgument):
-    """A task definition that the Queue would refuse; nothing was sent.
+    """A definition of a task or a graph that the Queue would refuse; nothing was sent.
 
     Attributes:
         problems: Every problem, in the order of the document.
@@ -172,7 +172,7 @@ class InvalidDefinition(InvalidArgument):
 
     def __str__(self) -> str:
         count = f"{len(self.problems)} problem" + ("s" if len(self.problems) != 1 else "")
-        return "\n".join([f"the task definition has {count}:", *(f"  {each}" for each in self.problems)])
+        return "\n".join([f"the definition has {count}:", *(f"  {each}" for each in self.problems)])
 
 
 class ClientUnusable(TaskQueueError, RuntimeError):

@@ -350,6 +350,13 @@ def test_the_error_of_a_date_in_the_wrong_order_shows_the_other_date() -> None:
         plan_task({**task, "expires": "1 minute"}, created=created)
 
 
+def test_the_error_of_a_graph_does_not_speak_of_a_task() -> None:
+    with pytest.raises(InvalidDefinition) as caught:
+        plan_graph({"default": {}, "tasks": {}})
+    assert str(caught.value).splitlines()[0].startswith("the definition has ")
+    assert "  $.default: unknown key" in str(caught.value)
+
+
 def test_a_dependency_that_expires_before_the_deadline_is_found_before_anything_is_created() -> None:
     created = "2026-11-21T09:20:53.649Z"
     late = {"dependencies": ["a", "b", "c"], "deadline": "3 hours", "expires": "1 day"}
@@ -357,7 +364,7 @@ def test_a_dependency_that_expires_before_the_deadline_is_found_before_anything_
     with pytest.raises(InvalidDefinition) as caught:
         plan_graph(with_defaults(graph, deadline="1 hour"), created=created)
     assert str(caught.value) == (
-        "the task definition has 1 problem:\n"
+        "the definition has 1 problem:\n"
         '  $.tasks.late.deadline: "2026-11-21T12:20:53.649Z" is not valid; expected at or before '
         "2026-11-21T10:20:53.649Z, when the dependency 'b' expires"
     )

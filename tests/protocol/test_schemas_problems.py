@@ -207,7 +207,7 @@ def test_the_error_reads_well_and_is_one_about_an_argument() -> None:
     with pytest.raises(InvalidArgument) as invalid:
         check_definition(cast("TaskDefinition", {**GOOD, "payload": None, "retries": -1}), math.nan)
     assert str(invalid.value).splitlines() == [
-        "the task definition has 2 problems:",
+        "the definition has 2 problems:",
         "  $.retries: -1 is not valid; expected a whole number, 0 to 49",
         "  $.payload: null is not valid; expected an object",
     ]
