@@ -171,7 +171,9 @@ def seconds(argument: str, given: object) -> float | None:
         size = abs(found)  # NaN is not less than anything; an int may be too large for a float
         if size <= sys.float_info.max or size == math.inf:
             return found
-    raise InvalidArgument(argument, given, "a number of seconds, text like '10 minutes', or None")
+    raise InvalidArgument(
+        argument, given, "a number of seconds, whole numbers with units like '10 minutes', or None"
+    )
 
 
 def identifier(argument: str, given: object) -> str:

@@ -110,7 +110,7 @@ def shifted(argument: str, offset: object, start: datetime, allowed: str = "") -
     """Return the time at a distance from another one, such as `14 days`; see `definitions.from_now`."""
     distance = _distance(offset) if isinstance(offset, str) else None
     if distance is None:
-        allowed = allowed or "numbers with units, largest first, like '1 day 12 hours'"
+        allowed = allowed or "whole numbers with units, largest first, like '1 day 12 hours'"
         raise InvalidArgument(argument, offset, allowed)
     return _in_utc(argument, offset, start, distance)
 
@@ -144,7 +144,10 @@ def _distance(offset: str) -> timedelta | None:
     return -distance if found["past"] else distance
 
 
-_TIME = "a datetime with a time zone, text like '2026-11-21T09:20:53.649Z', or a distance like '14 days'"
+_TIME = (
+    "a datetime with a time zone, text like '2026-11-21T09:20:53.649Z', "
+    "or whole numbers with units like '14 days'"
+)
 
 
 def machine_time() -> datetime:

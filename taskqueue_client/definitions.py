@@ -183,7 +183,7 @@ def from_now(offset: str, reference: datetime | str | None = None) -> str:
     '2026-11-20T10:00:00.000Z'
 
     Args:
-        offset: Numbers with their units, largest first: `1 year 2 months`, `3w`, `2h30m`. A minus sign
+        offset: Whole numbers with units, largest first: `1 year 2 months`, `3w`, `2h30m`. A minus sign
             before all of it goes back in time. A year has 365 days and a month 30.
         reference: The time to start from; default: now.
 

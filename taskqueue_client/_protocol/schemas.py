@@ -61,7 +61,7 @@ def _list(description: str, items: Schema, **rules: object) -> Schema:
 _SLUGID = _text("a slugid of 22 characters, as slugid() returns", pattern=rf"^{SLUGID.pattern}\Z")
 _IDENTIFIER = _text("1 to 38 of a-z A-Z 0-9 - _", pattern=r"^[a-zA-Z0-9_-]{1,38}\Z")
 _DATE_TIME = _text("a date-time like 2026-11-21T09:20:53.649Z", format="date-time")
-_MOMENT = f"a duration like 2 hours, or {_DATE_TIME['description']}"
+_MOMENT = f"whole numbers with units like 2 hours, or {_DATE_TIME['description']}"
 _OBJECT: Schema = {"type": "object", "description": "an object"}
 
 DEFINITION: Schema = {

@@ -34,7 +34,9 @@ def duration(longest: str = "1 day") -> Callable[[object], float]:
         with suppress(ValueError):
             seconds = float(str(given)) if seconds is None else seconds
         if seconds is None or not 0 < seconds <= (seconds_of(longest) or 0):
-            expected = f"seconds or text such as '5 minutes', more than 0 and at most {longest}"
+            expected = (
+                f"seconds, or whole numbers with units such as '5 minutes', more than 0 and at most {longest}"
+            )
             raise click.BadParameter(f"{given!r} is not valid; expected {expected}")
         return seconds
 

@@ -63,7 +63,7 @@ class Rule(NamedTuple):
 
 _COUNT = Rule(Annotated[int, msgspec.Meta(ge=1)], "a whole number, 1 or more")
 _COUNT_OR_0 = Rule(Annotated[int, msgspec.Meta(ge=0)], "a whole number, 0 or more")
-_SECONDS = "seconds or text such as '10 minutes'"
+_SECONDS = "seconds, or whole numbers with units such as '10 minutes'"
 _DURATION = Rule(Annotated[float, msgspec.Meta(ge=0)], f"{_SECONDS}, 0 or more", is_duration=True)
 INTERVAL = Rule(Annotated[float, msgspec.Meta(gt=0)], f"{_SECONDS}, more than 0", is_duration=True)
 _PATH = Rule(Path, "the path of a directory")

@@ -383,7 +383,7 @@ def test_a_duration_of_the_command_line_is_seconds_or_text(given: str, seconds: 
 def test_an_invalid_interval_is_refused_as_a_usage_error(create: Create, interval: str) -> None:
     result = run("watch", create("tests"), "--interval", interval)
     assert result.exit_code == ExitStatus.WRONG_USE
-    assert f"--interval': {interval!r} is not valid; expected seconds or text" in result.stderr
+    assert f"--interval': {interval!r} is not valid; expected seconds, or whole" in result.stderr
     assert result.stdout == ""
 
 
@@ -714,12 +714,12 @@ def test_a_url_that_expires_with_its_credentials_says_so(
     assert run("signed-url", task_id, "private/a.txt").stderr == ""
 
 
-@pytest.mark.parametrize("lifetime", ["for ever", "-5 minutes", "0 seconds", "0", "101 years"])
+@pytest.mark.parametrize("lifetime", ["for ever", "-5 minutes", "0.3 minutes", "0 seconds", "0", "101 years"])
 def test_a_lifetime_that_cannot_be_used_is_refused(create: Create, lifetime: str) -> None:
     result = run("signed-url", create("compile"), "private/a.txt", "--lifetime", lifetime)
     assert result.exit_code == ExitStatus.WRONG_USE
     assert "'--lifetime'" in result.stderr
     assert (
-        f"{lifetime!r} is not valid; expected seconds or text such as '5 minutes', "
+        f"{lifetime!r} is not valid; expected seconds, or whole numbers with units such as '5 minutes', "
         "more than 0 and at most 100 years"
     ) in " ".join(result.stderr.split())

@@ -334,8 +334,8 @@ def test_the_error_of_a_date_says_that_durations_are_allowed(key: str) -> None:
     with pytest.raises(InvalidDefinition) as caught:
         plan_task({**DEFAULTS, "metadata": {**DEFAULTS["metadata"], "name": "one"}, key: "2 hors"})
     assert str(caught.value.problems[0]) == (
-        f'$.{key}: "2 hors" is not valid; expected a duration like 2 hours, or a date-time like '
-        "2026-11-21T09:20:53.649Z"
+        f'$.{key}: "2 hors" is not valid; expected whole numbers with units like 2 hours, '
+        "or a date-time like 2026-11-21T09:20:53.649Z"
     )
 
 

@@ -149,7 +149,7 @@ async def test_what_is_no_listener_is_refused(function: Any) -> None:
 
 @pytest.mark.parametrize("timeout", ["5", float("nan")])
 def test_a_timeout_that_would_never_end_is_refused(timeout: Any) -> None:
-    with pytest.raises(InvalidArgument, match=r"timeout: .* expected a number of seconds, text"):
+    with pytest.raises(InvalidArgument, match=r"timeout: .* expected a number of seconds, whole numbers"):
         wait_for_task(Scripted(*LIFE), TASK, timeout=timeout)
     with pytest.raises(InvalidArgument, match="timeout: "):
         wait_for_group(Scripted(*GROUP_LIFE), TASK, timeout=timeout)

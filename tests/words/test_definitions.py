@@ -56,9 +56,9 @@ def _official(offset: str) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-@pytest.mark.parametrize("offset", [3600, None, ["1 day"]])
-def test_an_offset_that_is_not_text_is_refused(offset: Any) -> None:
-    with pytest.raises(InvalidArgument, match=r"^offset: .* is not valid; expected numbers with units"):
+@pytest.mark.parametrize("offset", [3600, None, ["1 day"], "0.3 seconds"])
+def test_an_offset_that_is_not_text_of_whole_numbers_is_refused(offset: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"^offset: .* is not valid; expected whole numbers with units"):
         from_now(offset)
 
 

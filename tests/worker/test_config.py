@@ -222,7 +222,11 @@ def test_an_error_names_the_variable(text: str) -> None:
         ),
         (
             "max_idle: 0",
-            "max_idle in .*worker.yml: 0 is not valid; expected seconds or text such as .*, more than 0",
+            "max_idle in .*worker.yml: 0 is not valid; expected seconds, or whole numbers .*, more than 0",
+        ),
+        (
+            "max_idle: 0.3 seconds",
+            "max_idle in .*worker.yml: '0.3 seconds' is not valid; expected .* whole numbers with units",
         ),
         (
             "max_tasks: none",

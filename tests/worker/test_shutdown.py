@@ -564,7 +564,7 @@ def test_a_notice_that_is_not_a_number_is_an_error_of_the_hook_and_no_notice(
     monkeypatch.setattr(shutdown, "NOTICE_INTERVAL", 0.01)
     worker = worker_for(world, lambda _: until(lambda: refused in caplog.text), max_tasks=1)
     monkeypatch.setattr(worker, "termination_notice", lambda: next(notices, None))
-    refused = f"termination_notice: {notice!r} is not valid; expected a number of seconds, text"
+    refused = f"termination_notice: {notice!r} is not valid; expected a number of seconds, whole numbers"
     worker.serve()
     assert reasons(world, task_id) == ["completed"]
 
