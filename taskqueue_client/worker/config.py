@@ -235,7 +235,7 @@ class WorkerConfig:
         _VARIABLES,
         "Names of environment variables that commands get in addition to the harmless ones (see "
         "*Environment* in the how-to on commands). `*` in a name stands for any characters, and leaves out "
-        'what looks like a secret, so `("*",)` passes everything else.',
+        "what looks like a secret, so a single `*` passes everything else.",
     )
     keep_work_directories: bool = _switch("Keep the directory of a run after the run.")
     artifact_storage: Literal["s3", "object"] = _setting(
@@ -341,7 +341,8 @@ RULES: Mapping[str, Rule] = {
 def meaning_of(setting: Field[Any]) -> str:
     """Return the meaning of a setting, its type or unit, and its default."""
     rule = RULES.get(setting.name)
-    kind = f"{rule.words}; default: {setting.default}" if rule else "text; required"
+    default = "an empty list" if setting.default == () else setting.default
+    kind = f"{rule.words}; default: {default}" if rule else "text; required"
     return f"{setting.metadata['meaning']} ({kind})"
 
 

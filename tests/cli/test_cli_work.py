@@ -372,6 +372,13 @@ def test_every_setting_is_an_option_with_its_meaning() -> None:
     assert [option for option in options if option not in described] == []
 
 
+def test_the_help_of_pass_environment_is_not_written_in_python() -> None:
+    described = " ".join(run("work", "--help").stdout.split())
+    assert "so a single * passes everything else." in described
+    assert "stands for any characters; default: an empty list)" in described
+    assert "()" not in described
+
+
 @pytest.mark.usefixtures("deployment", "files")
 def test_a_wrong_option_or_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
