@@ -355,6 +355,9 @@ def _pulse(subject: Subject) -> Result:
         settings = PulseSettings.from_env()
         with Listener(settings, bindings, on_state=UntilConnected()):
             return Verdict.GOOD, f"{settings}: connected and bound"
+    except (errors.BrokerLost, errors.BrokerRefused) as error:
+        reason = in_one_line(error).removesuffix(".")  # RabbitMQ ends some with one
+        return Verdict.WRONG, f"{reason}: check PULSE_URL"
     except (errors.TaskQueueError, OSError, ImportError) as error:  # an OSError if the `cafile` is unreadable
         return Verdict.WRONG, in_one_line(error)
 

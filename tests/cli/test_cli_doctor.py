@@ -19,6 +19,7 @@ import pytest
 from taskqueue_client import Credentials, Queue, slugid, temporary_credentials
 from taskqueue_client.cli.doctor import Finding, Subject, Verdict, findings
 from taskqueue_client.cli.failures import ExitStatus
+from taskqueue_client.events import PulseSettings
 from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.local.faults import ExpireUrl, Respond
 from taskqueue_client.worker import WorkerConfig
@@ -352,7 +353,19 @@ def test_doctor_reports_an_unreachable_broker_without_its_password(
     verdict, message = verdicts()["pulse"]
     assert verdict == "wrong"
     assert message.startswith("amqp://u:***@127.0.0.1:1/")
+    assert message.endswith(": check PULSE_URL")
     assert "s3cret" not in message
+
+
+@pytest.mark.usefixtures("deployment")
+def test_doctor_reports_a_refusal_of_the_broker_as_listen_does(
+    monkeypatch: pytest.MonkeyPatch, broker_url: str
+) -> None:
+    broker = PulseSettings.from_url(broker_url)
+    monkeypatch.setenv("PULSE_URL", f"amqp://nobody:s3cret@{broker.host}:{broker.effective_port}/")
+    verdict, message = verdicts()["pulse"]
+    assert verdict == "wrong"
+    assert message.endswith("the broker logfile: check PULSE_URL")
 
 
 @pytest.mark.usefixtures("deployment")
