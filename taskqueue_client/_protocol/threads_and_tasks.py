@@ -14,12 +14,13 @@ from contextvars import copy_context
 from sys import is_finalizing
 from threading import Thread
 from time import sleep
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from taskqueue_client.errors import ClientUnusable
 
 if TYPE_CHECKING:
     import asyncio
+    from types import AsyncGeneratorType
 
 # mypy takes MYPY for true. pyright takes the last import for the type of the name, in other modules.
 MYPY = False
@@ -124,9 +125,9 @@ class LoopEnd:
     """
 
     def __init__(self, close: Callable[[], object]) -> None:
-        self._generator: AsyncGenerator[None] | None = None
+        self._generator: AsyncGeneratorType[None, None] | None = None
         if not getattr(running_loop(), "_asyncgens_shutdown_called", False):  # or it would warn
-            self._generator = self._until_the_end(close)
+            self._generator = cast("AsyncGeneratorType[None, None]", self._until_the_end(close))
             begin(self._generator.__anext__())
 
     @staticmethod
@@ -137,8 +138,8 @@ class LoopEnd:
             close()
 
     def forget(self) -> None:
-        """Do not call the function any more. The loop may be closed by now."""
-        if self._generator is not None:
+        """Do not call the function any more, unless it is called now. The loop may be closed by now."""
+        if self._generator is not None and not self._generator.ag_running:
             begin(self._generator.__anext__())
 
 

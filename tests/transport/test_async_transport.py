@@ -17,6 +17,7 @@ import pytest
 
 from taskqueue_client._protocol.api_responses import Response, ResponseRefused, TransportFailed
 from taskqueue_client._protocol.retry import Timeouts
+from taskqueue_client._protocol.threads_and_tasks import LoopEnd
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client._transport import async_connections
 from taskqueue_client._transport.async_connections import (
@@ -800,3 +801,19 @@ async def test_closing_closes_idle_connections_and_those_in_use(
     await used.ends()
     with pytest.raises(TransportFailed):
         await asyncio.gather(*going)
+
+
+def test_a_transport_may_be_abandoned_while_its_loop_closes_it() -> None:
+    """As by the garbage collector, or by what the last connection held."""
+    happened: list[str] = []
+
+    async def main() -> None:
+        def close() -> None:
+            happened.append("closing")
+            end.forget()
+            happened.append("closed")
+
+        end = LoopEnd(close)
+
+    asyncio.run(main())
+    assert happened == ["closing", "closed"]
