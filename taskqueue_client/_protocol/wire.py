@@ -105,9 +105,16 @@ def nonce() -> str:
 
 def payload_hash(content_type: str, body: bytes) -> str:
     """Return the base64 of SHA-256 over a request's content type, without parameters, and body."""
+    return _payload_hash(content_type, body) if body or content_type else _HASH_OF_NOTHING
+
+
+def _payload_hash(content_type: str, body: bytes) -> str:
     kind = content_type.partition(";")[0].strip().lower()
     digest = sha256(b"hawk.1.payload\n%b\n%b\n" % (kind.encode(), body)).digest()
     return b2a_base64(digest, newline=False).decode()
+
+
+_HASH_OF_NOTHING = _payload_hash("", b"")
 
 
 def _ext(credentials: Credentials) -> str:

@@ -16,8 +16,8 @@ import math
 import re
 import select
 import ssl
-from collections.abc import Callable
-from functools import cache, partial
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache, partial
 from http.client import HTTPException, RemoteDisconnected
 from weakref import finalize
 
@@ -97,13 +97,16 @@ async def connect(
     deadlines: ConnectionDeadlines,
     idle: dict[HttpConnection, None],
 ) -> HttpConnection:
-    # `sock_connect` would not bound the response of a proxy.
-    timeout = aiohttp.ClientTimeout(connect=min(timeouts.connect, timeouts.total))
     try:
-        opened = await connector.connect(to, [], timeout)
+        opened = await connector.connect(to, [], _timeout(min(timeouts.connect, timeouts.total)))
     except TimeoutError as error:
         raise aiohttp.ConnectionTimeoutError from error
     return HttpConnection(opened, deadlines, idle)
+
+
+@lru_cache(maxsize=64)
+def _timeout(seconds: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(connect=seconds)  # `sock_connect` does not bound the response of a proxy
 
 
 def _is_readable(handle: int) -> Callable[[], object]:
@@ -433,7 +436,8 @@ class _Destination:
         headers = {"Host": self.address.headers["Host"], "User-Agent": USER_AGENT}
         if proxy is not None and self.forwarder:
             headers |= proxy.headers
-        self._headers = headers
+        self._headers = [": ".join(header) for header in headers.items()]
+        self._names = frozenset(headers)
         self.idle: dict[HttpConnection, None] = {}
 
     def idle_connection(self) -> HttpConnection | None:
@@ -447,18 +451,26 @@ class _Destination:
 
     def written(self, request: Request, target: str) -> bytes:
         """Return a request as it is sent (RFC 9112, sections 2 to 6)."""
-        headers, body = {**self._headers, **request.headers}, request.body or b""
-        lines = [f"{request.method} {self._prefix}{target} HTTP/1.1", *map(": ".join, headers.items())]
+        headers, body = request.headers, request.body or b""
+        ours = self._headers if self._names.isdisjoint(headers) else self._headers_without(headers)
+        lines = [f"{request.method} {self._prefix}{target} HTTP/1.1", *ours, *map(": ".join, headers.items())]
         if body or request.method != "GET":
             lines.append(f"Content-Length: {len(body)}")
         text = "".join(lines)
-        are_named = all(map(_NAME.fullmatch, headers))
-        if not (are_named and text.isascii() and text.isprintable()) or " " in target:
+        if not (text.isascii() and text.isprintable()) or " " in target or not _are_names(tuple(headers)):
             raise TransportFailed(_INVALID, is_unsent=True)
         return "\r\n".join((*lines, "", "")).encode() + body
 
+    def _headers_without(self, headers: Mapping[str, str]) -> list[str]:
+        return [header for header in self._headers if header.partition(":")[0] not in headers]
+
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+@lru_cache(maxsize=64)
+def _are_names(names: tuple[str, ...]) -> bool:
+    return all(map(_NAME.fullmatch, names))
 
 
 def connection_failure(

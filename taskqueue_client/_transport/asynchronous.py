@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import lru_cache
 from typing import Protocol
 
 import aiohttp
@@ -87,6 +88,11 @@ _UNSIGNED = frozenset({"Content-Type"})
 """The header that aiohttp must not add to a POST or PUT: the request is signed without a content type."""
 
 
+@lru_cache(maxsize=64)
+def _timeout(timeouts: Timeouts) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect, sock_read=timeouts.read)
+
+
 async def _request_over(
     session: aiohttp.ClientSession,
     request: Request,
@@ -95,14 +101,13 @@ async def _request_over(
     network: NetworkSettings | None,
     **options: object,
 ) -> Response:
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect, sock_read=timeouts.read)
     try:
         async with asyncio.timeout(timeouts.total):
             response = await session.request(
                 request.method,
                 URL(request.url, encoded=True),  # sent as it was signed
                 data=request.body,
-                timeout=timeout,
+                timeout=_timeout(timeouts),
                 skip_auto_headers=_UNSIGNED if request.body is None and request.method != "GET" else None,
                 allow_redirects=False,
                 raise_for_status=False,  # an injected session may want it
