@@ -1,6 +1,6 @@
 """The check of a task's payload before its handler is called: by the worker's JSON Schema, and for its depth.
 
-jsonschema does it, with the keywords of `payload_keywords.py` in place of some of its own.
+It is done by jsonschema. `payload_keywords.py` replaces some of its keywords.
 """
 
 from __future__ import annotations

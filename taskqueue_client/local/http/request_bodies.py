@@ -253,7 +253,7 @@ _OTHER_NAMES = {
 
 
 def _charset(content_type: str) -> str:
-    """Return the charset that the last parameter of this name has; UTF-8 if there is none, or it is empty."""
+    """Return the charset of a Content-Type: the last one that it names, or else UTF-8."""
     given = {name.lower(): value for name, value in _PARAMETER.findall(content_type)}
     return given.get("charset", "").strip('"') or "utf-8"
 
