@@ -255,7 +255,7 @@ class Wire:
 
     def encode(self, call: Call[Any]) -> Request:
         """Return the request of one attempt at a call, freshly signed."""
-        self._notice_step()
+        now = self.server_time()
         resource = self._resource(call)
         body = None if call.body is None else _encoded(call.body)
         if body is not None and len(body) > MAX_BODY:
@@ -270,7 +270,7 @@ class Wire:
                 call.method,
                 self._origin,
                 resource,
-                timestamp=int(self.server_time()),
+                timestamp=int(now),
                 nonce=nonce(),
                 content_type="" if body is None else _JSON,
                 body=body or b"",
@@ -312,18 +312,15 @@ class Wire:
 
     def server_time(self) -> float:
         """Return the service's time in seconds since the epoch; this machine's before the first response."""
-        skew = self._skew  # a clock that was set back does not set back the service's time
-        return max(self.clock.now(), self.clock.monotonic() + skew.epoch) + skew.offset
+        now, running, skew = self.clock.now(), self.clock.monotonic(), self._skew
+        if abs(now - running - skew.epoch) > _SKEW_NOTICED:  # this machine's may be wrong in another way now
+            skew.known = False  # until the next response
+        return max(now, running + skew.epoch) + skew.offset  # a clock that is set back does not set it back
 
     def known_server_time(self) -> float:
         """Return the service's time, or NaN until a response was received: this machine's may be far off."""
-        self._notice_step()
-        return self.server_time() if self._skew.known else math.nan
-
-    def _notice_step(self) -> None:
-        """Compare the clocks again at the next response if this machine's may be wrong in another way now."""
-        if abs(self.clock.now() - self.clock.monotonic() - self._skew.epoch) > _SKEW_NOTICED:
-            self._skew.known = False
+        now = self.server_time()
+        return now if self._skew.known else math.nan
 
     def attempted(self, call: Call[Any]) -> errors.Attempted:
         """Return a first attempt at a call, for an error about the call."""
