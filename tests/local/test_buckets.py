@@ -142,11 +142,21 @@ async def test_a_body_that_the_client_has_is_not_sent_again() -> None:
 @pytest.mark.parametrize("data", [b"", b"0123456789"])
 async def test_the_response_to_head_has_the_length_and_no_body(data: bytes) -> None:
     async with serving() as served:
-        await put(served.put_url("private/x"), data, Content_Type="text/plain")
-        response = await asyncio.to_thread(requests.head, served.get_url("private/x"), timeout=30)
-        whole = await get(served.get_url("private/x"))
+        await put(served.put_url("public/x"), data, Content_Type="text/plain")
+        response = await asyncio.to_thread(requests.head, served.get_url("public/x"), timeout=30)
+        whole = await get(served.get_url("public/x"))
     assert (response.status_code, response.headers["Content-Length"]) == (200, str(len(data)))
     assert whole.content == data
+
+
+async def test_a_url_that_is_signed_for_get_refuses_head() -> None:
+    """The method is part of the signature, as with S3."""
+    async with serving() as served:
+        await put(served.put_url("private/x"), b"data")
+        url = served.get_url("private/x")
+        refused = await asyncio.to_thread(requests.head, url, timeout=30)
+        assert (await get(url)).content == b"data"
+    assert refused.status_code == 403
 
 
 async def test_storage_refuses_what_no_valid_signature_allows() -> None:

@@ -312,7 +312,8 @@ class Page:
         if not url.startswith(f"{self._root_url()}/storage/"):
             refuse("InputError", f"The content of {name} is not in this queue")
         parts = urlsplit(url)
-        stored = request.clone(rel_url=URL(f"{parts.path}?{parts.query}", encoded=True))
+        target = URL(f"{parts.path}?{parts.query}", encoded=True)
+        stored = request.clone(method="GET", rel_url=target)  # for which the URL is signed; this may be HEAD
         response = await self._core.storage.buckets.get(stored)
         response.headers.update(_HEADERS)
         response.headers["Content-Type"] = "application/octet-stream"

@@ -202,10 +202,10 @@ class Buckets:
         return web.Response(headers={"ETag": body.etag})
 
     async def get(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Respond to `GET` and `HEAD /storage/<bucket>/<key>`. A URL signed for GET takes HEAD as well."""
+        """Respond to `GET` and `HEAD /storage/<bucket>/<key>`; a URL that is signed for GET refuses HEAD."""
         (bucket, key) = _address(request)
         is_signed = bucket != PUBLIC or "X-Amz-Signature=" in request.raw_path
-        if is_signed and (refused := self._refused("GET", request)) is not None:
+        if is_signed and (refused := self._refused(request.method, request)) is not None:
             return refused
         body = self.bodies.find(bucket, key)
         if body is None:

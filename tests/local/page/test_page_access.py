@@ -216,8 +216,10 @@ def test_an_artifact_has_no_type_that_a_browser_runs(queue: LocalQueue, session:
         scenery.upload(client, "public/evil.svg", SVG, "image/svg+xml")
         scenery.upload(client, "private/a b.html", "<script>1</script>", "text/html")
     for name in ("public/evil.svg", "private/a%20b.html"):
-        response = session.get(f"{queue.root_url}/page/artifact/{task_id}/0/name={name}", timeout=30)
+        url = f"{queue.root_url}/page/artifact/{task_id}/0/name={name}"
+        response = session.get(url, timeout=30)
         assert response.status_code == 200
+        assert session.head(url, timeout=30).headers["Content-Length"] == str(len(response.content))
         assert response.headers["Content-Type"] == "application/octet-stream"
         assert response.headers["Content-Disposition"] == "attachment"
         assert response.headers["Content-Security-Policy"] == "sandbox; default-src 'none'"
