@@ -159,6 +159,47 @@ async def test_a_url_that_is_signed_for_get_refuses_head() -> None:
     assert refused.status_code == 403
 
 
+def ask(url: str, **headers: str) -> requests.Response:
+    """Make a preflight request, as a browser does before a page of another origin may send its request."""
+    named = {name.replace("_", "-"): text for name, text in headers.items()}
+    return requests.options(url, headers={"Origin": "https://page.example"} | named, timeout=30)
+
+
+@pytest.mark.parametrize("bucket", ["public-bucket", "private-bucket", "object-bucket"])
+@pytest.mark.parametrize("method", ["GET", "PUT", "HEAD", "POST", "DELETE"])
+def test_a_browser_lets_pages_of_other_origins_use_storage(
+    shared_queue: LocalQueue, bucket: str, method: str
+) -> None:
+    """The service configures its buckets so: pages read artifacts where `getArtifact` redirects to."""
+    wanted = {"Access_Control_Request_Method": method, "Access_Control_Request_Headers": "content-type,range"}
+    response = ask(f"{shared_queue.root_url}/storage/{bucket}/task/0/x", **wanted)
+    assert (response.status_code, response.content) == (200, b"")
+    assert response.headers["Access-Control-Allow-Origin"] == "*"
+    assert response.headers["Access-Control-Allow-Methods"] == "GET, PUT, HEAD, POST, DELETE"
+    assert response.headers["Access-Control-Allow-Headers"] == "content-type,range"
+    assert response.headers["Access-Control-Max-Age"] == "3600"
+
+
+def test_a_browser_that_asks_for_too_much_or_too_little_is_refused(shared_queue: LocalQueue) -> None:
+    url = f"{shared_queue.root_url}/storage/public-bucket/task/0/x"
+    for wanted in (
+        {"Access_Control_Request_Method": "PATCH"},
+        {"Access_Control_Request_Method": "GET", "Access_Control_Request_Headers": "\xff"},
+    ):
+        assert has_error(ask(url, **wanted), 403, "AccessForbidden")
+    assert has_error(ask(url), 400, "BadRequest")
+    assert has_error(requests.options(url, timeout=30), 400, "BadRequest")
+
+
+async def test_pages_of_other_origins_can_read_responses_and_errors() -> None:
+    async with serving() as served:
+        stored = await put(served.put_url("public/x"), b"data")
+        responses = [stored, *[await get(served.get_url(name)) for name in ("public/x", "public/nothing")]]
+        responses.append(await get(served.get_url("private/x").partition("?")[0]))
+    assert [response.status_code for response in responses] == [200, 200, 404, 403]
+    assert {response.headers.get("Access-Control-Allow-Origin") for response in responses} == {"*"}
+
+
 async def test_storage_refuses_what_no_valid_signature_allows() -> None:
     async with serving() as served:
         put_url = served.put_url("private/x")

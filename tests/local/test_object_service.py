@@ -305,6 +305,12 @@ async def test_finishing_again_says_nothing_new(objects: ObjectService) -> None:
         finish(objects, hashes={"sha256": "0" * 64})
 
 
+async def test_an_object_is_finished_without_data_and_then_has_none(objects: ObjectService) -> None:
+    create(objects, proposedUploadMethods=put_url(4))
+    assert finish(objects, hashes=SHA256) == {}
+    assert (await fetch(objects.simple_url(NAME))).status_code == 404
+
+
 async def test_finishing_needs_the_terms_of_the_upload(objects: ObjectService) -> None:
     create(objects)
     with refused("InputError", 400, "does not have projectId other"):

@@ -173,6 +173,8 @@ class Server:
         return match.endpoint.full_name, partial(self.api.respond, match=match)
 
     def _storage_handler(self, method: str) -> tuple[str, Handler]:
+        if method == "OPTIONS":
+            return "", self.buckets.preflight
         name = {"PUT": "put", "GET": "get", "HEAD": "get"}.get(method)
         if name is None:
             return "", _constant(not_found())

@@ -314,8 +314,7 @@ class Page:
         parts = urlsplit(url)
         target = URL(f"{parts.path}?{parts.query}", encoded=True)
         stored = request.clone(method="GET", rel_url=target)  # for which the URL is signed; this may be HEAD
-        response = await self._core.storage.buckets.get(stored)
-        response.headers.update(_HEADERS)
+        response = _private(await self._core.storage.buckets.get(stored))
         response.headers["Content-Type"] = "application/octet-stream"
         response.headers["Content-Security-Policy"] = "sandbox; default-src 'none'"
         response.headers["Content-Disposition"] = "attachment"
@@ -373,7 +372,7 @@ def _json(body: object, status: int = 200, headers: Mapping[str, str] | None = N
 
 
 def _private(response: web.StreamResponse) -> web.StreamResponse:
-    """Return the response of an endpoint, without the headers that let every origin read it."""
+    """Return the response of an endpoint or of storage, without the headers that let every origin read it."""
     for name in [each for each in response.headers if each.startswith("Access-Control-")]:
         del response.headers[name]
     response.headers.update(_HEADERS)

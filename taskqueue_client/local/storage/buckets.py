@@ -139,6 +139,9 @@ _KEPT_HEADERS = ("Content-Type", "Content-Encoding", "Content-Disposition", "Cac
 _ISOLATED = {"Content-Security-Policy": "sandbox allow-scripts allow-popups allow-downloads"}
 """Keeps HTML and SVG from the origin of this server, where they could do all that the web page can."""
 _SHOWN_ALONE = "application/pdf"  # Chromium shows no PDF in a sandbox, and runs none in the origin
+_CORS = {"Access-Control-Allow-Origin": "*"}
+"""Lets web pages of all origins read a response: the service configures its buckets so."""
+_METHODS_FOR_PAGES = ("GET", "PUT", "HEAD", "POST", "DELETE")
 
 _DOT_SEGMENT = re.compile(r"(?:(?<=/)|^)(?=~*\.{1,2}(?:/|$))")
 
@@ -199,7 +202,7 @@ class Buckets:
                 raise
             _log.error("an upload could not be stored: %s", error)
             return s3_error(500, "InternalError", "We encountered an internal error. Please try again.")
-        return web.Response(headers={"ETag": body.etag})
+        return web.Response(headers={**_CORS, "ETag": body.etag})
 
     async def get(self, request: web.BaseRequest) -> web.StreamResponse:
         """Respond to `GET` and `HEAD /storage/<bucket>/<key>`; a URL that is signed for GET refuses HEAD."""
@@ -211,8 +214,25 @@ class Buckets:
         if body is None:
             return s3_error(404, "NoSuchKey", "The specified key does not exist.")
         if request.headers.get("If-None-Match") in (body.etag, "*"):
-            return web.Response(status=304, headers={"ETag": body.etag})
+            return web.Response(status=304, headers={**_CORS, "ETag": body.etag})
         return _download(request, body)
+
+    async def preflight(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Respond to `OPTIONS`: a browser asks so before a page of another origin may send a request."""
+        method = request.headers.get("Access-Control-Request-Method")
+        if method is None or "Origin" not in request.headers:
+            needed = "OPTIONS needs the headers Origin and Access-Control-Request-Method."
+            return s3_error(400, "BadRequest", needed)
+        named = request.headers.get("Access-Control-Request-Headers", "")
+        if method not in _METHODS_FOR_PAGES or not named.isascii():
+            return s3_error(403, "AccessForbidden", "Pages of other origins cannot send this request.")
+        headers = {
+            **_CORS,
+            "Access-Control-Allow-Methods": ", ".join(_METHODS_FOR_PAGES),
+            "Access-Control-Allow-Headers": named,
+            "Access-Control-Max-Age": "3600",
+        }
+        return web.Response(headers=headers)
 
     def _refused(self, method: str, request: web.BaseRequest) -> web.Response | None:
         """Return the response to a request that its URL does not allow; None for one that it allows."""
@@ -266,7 +286,7 @@ def s3_error(status: int, code: str, message: str) -> web.Response:
         '<?xml version="1.0" encoding="UTF-8"?>\n'
         f"<Error><Code>{escape(code)}</Code><Message>{escape(message)}</Message></Error>"
     )
-    return web.Response(status=status, text=text, content_type="application/xml")
+    return web.Response(status=status, text=text, content_type="application/xml", headers=_CORS)
 
 
 def _address(request: web.BaseRequest) -> tuple[str, str]:
@@ -293,6 +313,7 @@ def _kept(request: web.BaseRequest) -> dict[str, str]:
 
 def _download(request: web.BaseRequest, body: Body) -> web.StreamResponse:
     headers = {
+        **_CORS,
         **body.headers,
         **({} if body.headers.get("Content-Type") == _SHOWN_ALONE else _ISOLATED),
         "ETag": body.etag,

@@ -220,6 +220,7 @@ def test_an_artifact_has_no_type_that_a_browser_runs(queue: LocalQueue, session:
         response = session.get(url, timeout=30)
         assert response.status_code == 200
         assert session.head(url, timeout=30).headers["Content-Length"] == str(len(response.content))
+        assert not [header for header in response.headers if header.startswith("Access-Control-")]
         assert response.headers["Content-Type"] == "application/octet-stream"
         assert response.headers["Content-Disposition"] == "attachment"
         assert response.headers["Content-Security-Policy"] == "sandbox; default-src 'none'"
