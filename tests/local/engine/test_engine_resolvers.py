@@ -242,6 +242,16 @@ def test_only_the_runs_of_a_removed_worker_are_retried(world: World) -> None:
     assert world.engine.task_queue_counts(QUEUE)["claimedTasks"] == 1
 
 
+def test_a_run_that_a_worker_has_ended_before_its_removal_is_not_announced_again(world: World) -> None:
+    task_id = world.running()
+    status = world.fail(task_id, "worker-shutdown")
+    world.sent()
+    world.background.worker_removed(QUEUE, GROUP, WORKER)
+    assert world.sent() == []
+    assert world.status(task_id) == status
+    assert world.engine.task_queue_counts(QUEUE)["claimedTasks"] == 0
+
+
 def test_a_claim_that_ran_out_is_listed_until_a_resolver_has_seen_it_but_does_not_count(
     production: World,
 ) -> None:
