@@ -354,14 +354,14 @@ class Shutdown:
         self._keeper = keeper
         self._runs = runs
         self._clock = clock
-        self._began: float | None = None
+        self._began = math.inf
         self._following: asyncio.Task[None] | None = None
         self._stop_at = self._end_at = math.inf
 
     @property
     def has_begun(self) -> bool:
         """Whether the shutdown has begun."""
-        return self._began is not None
+        return self._began < math.inf
 
     @property
     def was_asked(self) -> bool:
@@ -429,7 +429,7 @@ class Shutdown:
 
     async def until_handed_over(self) -> None:
         """Wait until `HANDED_OVER_AFTER` has passed since the shutdown began."""
-        passed = self._clock.monotonic() - (self._began or 0.0)
+        passed = self._clock.monotonic() - self._began
         await self._clock.sleep_async(max(HANDED_OVER_AFTER - passed, 0))
 
     def _bring_forward(self, within: float | None, left: float | None) -> None:

@@ -1,4 +1,8 @@
-"""The modules that are mutated, and the tests that have to notice."""
+"""The modules that are mutated, and the tests that have to notice.
+
+Modules that end processes, such as `worker/commands/command_process.py`, are not among them: some of their
+mutants would kill all processes of the machine.
+"""
 
 from __future__ import annotations
 
@@ -166,6 +170,20 @@ AREAS = {
                 "test_a_signed_artifact_is_handed_over",
                 "test_a_tampered_artifact_is_not_handed_over",
                 "test_sha512_proves_content_as_well",
+            ),
+        ),
+    ),
+    "shutdown": Area(
+        ("worker/shutdown.py",),
+        (
+            "tests/worker/test_shutdown.py",
+            "tests/worker/test_shutdown_timeout.py",
+            "tests/worker/test_draining.py",
+            *_tests(
+                "tests/worker/test_repeated_errors.py",
+                "test_after_several_internal_errors_with_the_same_cause_the_worker_stops",
+                "test_another_end_of_a_run_begins_the_count_of_errors_anew",
+                "test_without_a_limit_it_goes_on",
             ),
         ),
     ),

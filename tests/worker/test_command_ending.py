@@ -114,6 +114,14 @@ def test_a_command_can_clean_up_and_say_so_when_it_is_asked_to_end(
     assert "exit code 0" in text_of(context)
 
 
+def test_a_command_can_print_more_than_a_pipe_holds_when_it_is_asked_to_end(
+    context: CommandContext, fifo: Fifo
+) -> None:
+    script = f"sleep 1000 & trap 'head -c 300000 /dev/zero; exit 0' TERM; echo $$ > {fifo.path}; wait"
+    cancel_when_told(context, fifo, script)
+    assert "exit code 0" in text_of(context)
+
+
 @contextmanager
 def shell(script: str, argument: str) -> Generator[tuple[subprocess.Popen[str], IO[str], IO[str]]]:
     """A shell that leads a session and has printed a line, its standard input, and what it prints then."""
@@ -145,6 +153,62 @@ def test_a_process_that_cannot_be_killed_does_not_count_as_ended(monkeypatch: py
     monkeypatch.setattr(command_process, "GONE_WITHIN", 0)
     with subprocess.Popen(["sleep", "1000"]) as process:
         assert end_processes(lambda: [process.pid], 0, os.getpid) == 0
+
+
+def test_a_process_of_another_user_does_not_keep_the_others_from_being_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(command_process, "GONE_WITHIN", 0)
+    send = os.kill
+
+    def kill(pid: int, number: int) -> None:
+        if pid == 1:
+            raise PermissionError
+        send(pid, number)
+
+    monkeypatch.setattr(os, "kill", kill)
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        try:
+            end_processes(lambda: [1, process.pid], 0, os.getpid)
+        finally:
+            process.kill()
+    assert process.returncode == -signal.SIGTERM
+
+
+def test_processes_that_were_asked_to_end_and_those_that_were_killed_count_as_ended() -> None:
+    stubborn = "trap '' TERM; echo; exec sleep 1000"
+    with (
+        subprocess.Popen(["sleep", "1000"]) as asked,
+        subprocess.Popen(["sh", "-c", stubborn], stdout=subprocess.PIPE) as killed,
+    ):
+        assert killed.stdout is not None
+        killed.stdout.readline()
+
+        def living() -> list[int]:
+            return [each.pid for each in (asked, killed) if each.poll() is None]
+
+        assert end_processes(living, 0, asked.wait) == 2
+
+
+def test_a_command_that_proc_does_not_show_is_ended_too(
+    context: CommandContext, fifo: Fifo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with `hidepid` and a command that became another user."""
+
+    def shown() -> Iterator[linux_processes.Process]:
+        return iter([])
+
+    monkeypatch.setattr(linux_processes, "living", shown)
+    (pid,) = cancel_when_told(context, fifo, f"echo $$ > {fifo.path}; exec sleep 1000")
+    assert "signal SIGTERM" in text_of(context)
+    wait_until_gone(pid)
+
+
+def test_a_look_at_a_process_group_sends_no_signal() -> None:
+    with shell("trap 'exit 1' HUP; trap 'exit 0' TERM; echo; read line", "") as (process, _, _):
+        assert ProcessTree(process.pid).has_group()
+        process.terminate()
+        assert process.wait(30) == 0
 
 
 def test_programs_that_a_command_starts_to_clean_up_are_not_asked_to_end() -> None:
@@ -552,7 +616,7 @@ def test_a_child_in_the_command_s_group_is_kept_on_request(context: CommandConte
         script = f"sleep 1000 >/dev/null 2>&1 & echo $! > {fifo.path}"
         run_command(script, context, shell=True, keep_children=True)
     (pid,) = told.result()
-    assert Path(f"/proc/{pid}").exists()
+    assert pid in [each.pid for each in linux_processes.living()]  # and is not a zombie
     os.kill(pid, signal.SIGKILL)
 
 
@@ -635,6 +699,14 @@ def test_parents_precede_their_children_so_that_they_get_the_signal_first(fifo: 
     finally:
         os.killpg(leader.pid, signal.SIGKILL)
         leader.wait()
+
+
+def test_a_parent_precedes_a_child_that_has_left_the_session() -> None:
+    with shell("setsid sh -c 'echo; exec sleep 1000' & wait", "") as (process, _, _):
+        survivors = ProcessTree(process.pid).survivors()
+        end_and_do(process)
+    assert survivors[0] == process.pid
+    assert len(survivors) == 2
 
 
 def parent_of(pid: int) -> int:

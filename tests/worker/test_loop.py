@@ -16,6 +16,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from taskqueue_client import temporary_credentials
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local.faults import Drop, Respond
@@ -1012,6 +1013,21 @@ class TestTaskRun:
         (token,) = tokens
         assert "the token is" in log_of(world, task_id)
         assert token not in log_of(world, task_id)
+
+    def test_credentials_that_the_worker_gets_during_a_run_do_not_get_into_the_log(
+        self, world: World
+    ) -> None:
+        task_id = world.create()
+        renewed = temporary_credentials(world.local.credentials, ["*"])
+
+        def handler(task: TaskRun) -> None:
+            worker.credentials = renewed
+            task.log.info("the token is %s", renewed.access_token)
+
+        worker = worker_for(world, handler, max_tasks=1)
+        worker.serve()
+        assert "the token is" in log_of(world, task_id)
+        assert renewed.access_token not in log_of(world, task_id)
 
 
 def test_all_clients_of_a_worker_learn_at_once_that_its_clock_is_wrong(

@@ -116,6 +116,33 @@ class TestStages:
         assert claims_answered(requests) == [200]
 
     @pytest.mark.usefixtures("prompt")
+    def test_a_worker_with_a_run_that_goes_on_is_not_idle(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        world.create()
+        started, finish = threading.Event(), threading.Event()
+        idle: list[float] = []
+
+        def handler(_: TaskRun) -> None:
+            started.set()
+            assert finish.wait(WAIT)
+
+        def has_claimed_nothing() -> bool:
+            world.local.clock.advance(seconds=1)
+            return len(claims_answered(requests)) > 2  # the first one has brought the run
+
+        worker = worker_for(world, handler, concurrency=2)
+        worker.clock = world.local.clock
+        monkeypatch.setattr(worker, "on_idle", idle.append)
+        with requests_noted(world.local) as requests, Working(world, worker) as working:
+            assert started.wait(WAIT)
+            until(has_claimed_nothing)
+            worker.shutdown()
+            finish.set()
+            until(working.has_ended)
+        assert idle == []
+
+    @pytest.mark.usefixtures("prompt")
     def test_a_claim_that_arrives_afterwards_is_handed_back_untouched(self, world: World) -> None:
         world.local.faults.add(Delay(endpoint="queue.claimWork", seconds=0.3, after=True, real_time=True))
         task_id = world.create()
@@ -396,6 +423,7 @@ class TestInAHurry:
         """Let a hurried shutdown take longer than a test waits: runs must be given up before its end."""
         monkeypatch.setattr(shutdown, "HURRIED", 2 * WAIT)
 
+    @pytest.mark.usefixtures("prompt")
     def test_a_claim_call_is_not_waited_for(self, world: World) -> None:
         world.local.clock.hold()  # so that nothing else ends it
         worker = worker_for(world, lambda _: None, graceful_shutdown_timeout=3600)
@@ -900,6 +928,23 @@ async def test_a_termination_notice_may_raise_anything(error: BaseException) -> 
         return 90.0
 
     assert await shutdown.termination_noticed(notice, NoWaits()) == 90
+
+
+async def test_an_error_of_a_termination_notice_is_logged_again_after_a_call_without_an_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    responses = iter(
+        [None, OSError("no cloud here"), OSError("no cloud here"), None, OSError("no cloud here"), 90]
+    )
+
+    def notice() -> float | None:
+        response = next(responses)
+        if isinstance(response, OSError):
+            raise response
+        return response
+
+    assert await shutdown.termination_noticed(notice, NoWaits()) == 90
+    assert caplog.messages == ["termination_notice failed, retrying"] * 2
 
 
 def leave(_: object) -> None:

@@ -26,7 +26,7 @@ from taskqueue_client.worker import WorkerConfig, shutdown
 from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.commands import work_directory
 from taskqueue_client.worker.loop import WorkerSettings
-from taskqueue_client.worker.outcomes import InternalError
+from taskqueue_client.worker.outcomes import InternalError, WorkerShutdown
 from taskqueue_client.worker.run.run_resources import RunResources
 from taskqueue_client.worker.run.task_run import TaskRun
 from taskqueue_client.worker.run.upload_retries import RetryClock
@@ -160,12 +160,18 @@ def test_the_steps_of_a_shutdown_leave_time_for_reports(
 @pytest.mark.parametrize(
     ("begin", "again", "told"),
     [
-        (("terminate", math.inf), ("request",), "may go on for 60.0 s, and the worker ends within 3600 s"),
+        (
+            ("terminate", math.inf),
+            ("request",),
+            "may go on for 60.0 s, and the worker ends within 3600 s; ask again",
+        ),
         (("terminate", 20), ("request",), "may go on for 20.0 s, and the worker ends within 3600 s"),
         (("terminate", 20), ("on_notice", 120), "may go on for 20.0 s, and the worker ends within 120 s"),
+        (("terminate", 300), ("on_notice", 3000), "may go on for 300.0 s, and the worker ends within 3000 s"),
         (("on_notice", 40), ("terminate", math.inf), "may go on for 20.0 s, and the worker ends within 40 s"),
         (("on_notice", 40), ("terminate", 5), "may go on for 5.0 s, and the worker ends within 40 s"),
         (("on_notice", 40), ("on_notice", 0), "stopping 1 run; the worker ends within 10 s"),
+        (("on_notice", 1), ("terminate", 60), "may go on for 0.5 s, and the worker ends within 1 s"),
         (("terminate", 0), ("on_notice", 20), "stopping 1 run; the worker ends within 20 s"),
         (("terminate", 0), ("on_notice", 3600), "stopping 1 run; the worker ends within 3600 s"),
     ],
@@ -174,21 +180,127 @@ async def test_a_shutdown_that_has_begun_is_shortened_and_never_extended(
     caplog: pytest.LogCaptureFixture, begin: tuple[Any, ...], again: tuple[Any, ...], told: str
 ) -> None:
     caplog.set_level(logging.INFO)
-    identity: dict[str, Any] = {"task_queue_id": "proj/w", "worker_group": "group", "worker_id": "worker"}
-    clock = MovableClock(held=True)
-    begun = shutdown.Shutdown(
-        WorkerConfig(**identity, shutdown_timeout=3600),
-        create_autospec(Keeper, instance=True),
-        MagicMock(unresolved=1),
-        clock,
-        RetryClock(clock),
-    )
-    for method, *arguments in (begin, again):
-        getattr(begun, method)(*arguments)
-        for _ in range(10):  # the first step, if it is due
-            await asyncio.sleep(0)
+    await do(shutdown_of(MagicMock(unresolved=1)), begin, again)
     plans = [each for each in caplog.messages if each.startswith("shutting down: ")]
     assert told in plans[-1]
+
+
+@pytest.mark.parametrize("step", [("terminate", 0), ("on_notice", 120)])
+async def test_a_shutdown_that_is_asked_for_twice_in_the_same_way_is_logged_once(
+    caplog: pytest.LogCaptureFixture, step: tuple[Any, ...]
+) -> None:
+    caplog.set_level(logging.INFO)
+    await do(shutdown_of(MagicMock(unresolved=1)), step, step)
+    assert len([each for each in caplog.messages if each.startswith("shutting down: ")]) == 1
+
+
+async def settle() -> None:
+    """Let what is due happen."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def do(begun: shutdown.Shutdown, *steps: tuple[Any, ...]) -> None:
+    """Call methods with their arguments; after each, what is due happens."""
+    for method, *arguments in steps:
+        getattr(begun, method)(*arguments)
+        await settle()
+
+
+def shutdown_of(
+    runs: MagicMock, clock: MovableClock | None = None, retry_clock: RetryClock | None = None
+) -> shutdown.Shutdown:
+    """A shutdown that ends within an hour, of a worker that is a minute old."""
+    identity: dict[str, Any] = {"task_queue_id": "proj/w", "worker_group": "group", "worker_id": "worker"}
+    clock = clock or MovableClock(held=True)
+    clock.advance(minutes=1)
+    config = WorkerConfig(**identity, shutdown_timeout=3600)
+    keeper = create_autospec(Keeper, instance=True)
+    return shutdown.Shutdown(config, keeper, runs, clock, retry_clock or RetryClock(clock))
+
+
+async def test_the_steps_of_a_shutdown_come_at_their_times() -> None:
+    clock, run = MovableClock(held=True), MagicMock()
+    begun = shutdown_of(runs_of(run), clock)
+    await do(begun, ("request", 300))
+    assert [await due(clock, run, seconds) for seconds in (299, 1, 3294, 1, 4)] == [
+        [],
+        ["stop"],
+        ["stop"],
+        ["stop", "abandon_handler"],
+        ["stop", "abandon_handler"],
+    ]
+    assert isinstance(run.stop.call_args.args[0], WorkerShutdown)
+    assert not begun.timed_out.done()
+    await due(clock, run, 1)
+    assert begun.timed_out.result() == "the shutdown timed out after 3600 s"
+
+
+def runs_of(run: MagicMock) -> MagicMock:
+    """The one run that a worker has."""
+    runs = MagicMock(unresolved=1)
+    runs.__iter__.side_effect = lambda: iter([run])
+    return runs
+
+
+async def due(clock: MovableClock, run: MagicMock, seconds: float) -> list[str]:
+    """Return what a run was told, in so many seconds."""
+    clock.advance(seconds)
+    await settle()
+    return [name for name, _, _ in run.method_calls]
+
+
+@pytest.mark.parametrize(("before", "left"), [(0.0, 2.0), (1.5, 0.5), (2.0, 0.0), (60.0, 0.0)])
+async def test_runs_are_handed_over_two_seconds_after_the_beginning(before: float, left: float) -> None:
+    """Until then, another worker that shuts down as well may claim such a run, and use up a second retry."""
+    clock = MovableClock(held=True)
+    begun = shutdown_of(MagicMock(unresolved=1), clock)
+    begun.begin(0)
+    clock.advance(before)
+    waiting = asyncio.create_task(begun.until_handed_over())
+    await settle()
+    if left:
+        clock.advance(left - 0.25)
+        await settle()
+        assert not waiting.done()
+        clock.advance(0.25)
+    await settle()
+    assert waiting.done()
+
+
+async def test_a_signal_to_stop_at_once_lets_no_run_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    await do(shutdown_of(MagicMock(unresolved=1)), ("on_signal", signal.SIGQUIT))
+    assert caplog.messages == [
+        "received SIGQUIT",
+        "shutting down: no more claims; stopping 1 run; the worker ends within 3600 s",
+        "stopping all runs now: the worker ends within 10 s",
+    ]
+
+
+async def test_the_second_request_ends_the_wait_before_a_report_is_retried() -> None:
+    clock = MovableClock(held=True)
+    retry_clock = RetryClock(clock)
+    begun = shutdown_of(MagicMock(unresolved=1), clock, retry_clock)
+    await do(begun, ("request",))
+    waiting = asyncio.create_task(retry_clock.sleep_async(600))
+    await settle()
+    assert not waiting.done()
+    await do(begun, ("request",))
+    assert waiting.done()
+
+
+async def test_a_notice_after_the_second_request_does_not_begin_a_longer_shutdown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Else the uploads of the runs would wait longer than the worker lives."""
+    caplog.set_level(logging.INFO)
+    await do(shutdown_of(MagicMock(unresolved=1)), ("request",), ("request",), ("on_notice", 120))
+    assert [each.split(":")[0] for each in caplog.messages] == [
+        "shutting down",
+        "stopping all runs now",
+        "termination notice received",
+    ]
 
 
 def test_a_handler_that_does_not_end_is_reported_before_the_timeout(
@@ -410,6 +522,14 @@ def test_a_hook_that_has_returned_is_not_warned_about(
         hooks.call("on_idle", lambda: None)
         hooks.call("on_task_end", lambda: until(lambda: "on_task_end" in caplog.text))
     assert "on_idle" not in caplog.text
+
+
+def test_no_thread_looks_at_the_hooks_of_a_worker_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutdown, "HOOK_WARNING", 0.02)
+    with shutdown.Hooks().watched():
+        (watching,) = [each for each in threading.enumerate() if each.name == "taskqueue hooks"]
+    watching.join(WAIT)
+    assert not watching.is_alive()
 
 
 def test_a_signal_interrupts_a_hook_only_once_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from taskqueue_client import Credentials, temporary_credentials
 from taskqueue_client.local.faults import Respond
 from taskqueue_client.worker import worker_runner
+from taskqueue_client.worker.outcomes import InternalError
 from taskqueue_client.worker.worker_log import log
 from taskqueue_client.worker.worker_runner import (
     CAPABILITIES,
@@ -447,6 +448,32 @@ def test_a_worker_whose_runner_is_gone_before_it_starts_ends_without_an_error(
     os.close(writing)
     assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
     assert not world.queue.list_workers(TASK_QUEUE_ID).workers
+
+
+@pytest.mark.parametrize(("error", "asks"), [(OSError("the disk is gone"), True), (SystemExit(3), False)])
+def test_a_worker_that_only_fails_asks_for_the_end_of_its_machine_and_one_that_a_hook_exits_does_not(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: BaseException, *, asks: bool
+) -> None:
+    asked: list[bool] = []
+
+    class Noting(WorkerRunner):
+        def start(self, **_: object) -> None:
+            """Neither read nor write."""
+
+        def request_shutdown(self) -> None:
+            asked.append(True)
+
+    def fail(_: object) -> None:
+        raise error
+
+    world.create()
+    worker = worker_for(world, fail if asks else lambda _: None, max_internal_errors=1)
+    worker.runner = Noting(0, 1)
+    if not asks:
+        monkeypatch.setattr(worker, "on_task_end", fail)
+    with pytest.raises((SystemExit, InternalError)):
+        worker.serve()
+    assert asked == [True] * asks
 
 
 def test_log_lines_go_to_standard_error_once_the_runner_does_not_read(
