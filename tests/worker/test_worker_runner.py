@@ -93,6 +93,14 @@ def test_nothing_is_sent_before_the_welcome_or_beyond_what_was_agreed() -> None:
     assert protocol.message("shutdown", {}) == line("shutdown")
 
 
+def test_log_lines_before_the_welcome_are_not_sent_as_standard_error_has_them() -> None:
+    protocol = RunnerProtocol()
+    protocol.message("shutdown", {})
+    protocol.message("log", {})
+    (reply,) = protocol.feed(line("welcome", capabilities=["log", "shutdown"]))
+    assert reply == Reply(line("hello", capabilities=["log", "shutdown"]) + line("shutdown"))
+
+
 @pytest.mark.parametrize(
     "data",
     [
