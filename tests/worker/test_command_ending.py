@@ -161,17 +161,19 @@ def test_a_process_of_another_user_does_not_keep_the_others_from_being_ended(
     monkeypatch.setattr(command_process, "GONE_WITHIN", 0)
     send = os.kill
 
-    def kill(pid: int, number: int) -> None:
-        if pid == 1:
-            raise PermissionError
-        send(pid, number)
+    with subprocess.Popen(["sleep", "1000"]) as others, subprocess.Popen(["sleep", "1000"]) as process:
 
-    monkeypatch.setattr(os, "kill", kill)
-    with subprocess.Popen(["sleep", "1000"]) as process:
+        def kill(pid: int, number: int) -> None:
+            if pid == others.pid:
+                raise PermissionError
+            send(pid, number)
+
+        monkeypatch.setattr(os, "kill", kill)
         try:
-            end_processes(lambda: [1, process.pid], 0, os.getpid)
+            end_processes(lambda: [others.pid, process.pid], 0, os.getpid)
         finally:
-            process.kill()
+            for each in (others, process):
+                send(each.pid, signal.SIGKILL)
     assert process.returncode == -signal.SIGTERM
 
 

@@ -526,8 +526,9 @@ def test_a_hook_that_has_returned_is_not_warned_about(
 
 def test_no_thread_looks_at_the_hooks_of_a_worker_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutdown, "HOOK_WARNING", 0.02)
+    of_others = set(threading.enumerate())
     with shutdown.Hooks().watched():
-        (watching,) = [each for each in threading.enumerate() if each.name == "taskqueue hooks"]
+        (watching,) = set(threading.enumerate()) - of_others
     watching.join(WAIT)
     assert not watching.is_alive()
 
