@@ -14,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 from contextlib import closing
+from datetime import timedelta
+from email.utils import format_datetime, parsedate_to_datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -137,6 +139,50 @@ async def test_a_body_that_the_client_has_is_not_sent_again() -> None:
         stored = await put(served.put_url("public/x"), b"0123456789")
         response = await get(served.get_url("public/x"), If_None_Match=stored.headers["ETag"])
     assert (response.status_code, response.content) == (304, b"")
+
+
+@pytest.mark.parametrize(
+    ("condition", "since", "status"),
+    [
+        ("If_Match", 0, 200),
+        ("If_None_Match", 0, 304),
+        ("If_Modified_Since", 0, 304),
+        ("If_Modified_Since", -1, 200),
+        ("If_Unmodified_Since", 0, 200),
+        ("If_Unmodified_Since", -1, 412),
+    ],
+)
+async def test_a_body_is_sent_only_on_the_conditions_of_the_request(
+    condition: str, since: int, status: int
+) -> None:
+    """`wget -N` and `curl -z` transfer only what has changed; a download in parts notices a replaced body."""
+    async with serving() as served:
+        await put(served.put_url("public/x"), b"0123456789")
+        found = await get(served.get_url("public/x"))
+        modified = parsedate_to_datetime(found.headers["Last-Modified"]) + timedelta(seconds=since)
+        by_date = format_datetime(modified, usegmt=True)
+        wanted = {condition: by_date if condition.endswith("Since") else found.headers["ETag"]}
+        response = await get(served.get_url("public/x"), **wanted)
+    assert response.status_code == status
+    assert (response.content == found.content) is (status == 200)
+
+
+async def test_a_part_of_a_replaced_body_is_refused_to_a_client_that_has_begun_with_the_old_one() -> None:
+    async with serving() as served:
+        before = await put(served.put_url("public/x"), b"0123456789")
+        await put(served.put_url("public/x"), b"abcdefghij")
+        url, old = served.get_url("public/x"), before.headers["ETag"]
+        refused = await get(url, Range="bytes=5-", If_Match=old)
+        later = "Fri, 01 Jan 2100 00:00:00 GMT"
+        by_etag = [
+            await get(url, If_None_Match=old, If_Modified_Since=later),
+            await get(url, If_Match="*", If_Unmodified_Since="Thu, 01 Jan 1970 00:00:01 GMT"),
+            await get(
+                url, If_Modified_Since="yesterday", If_Unmodified_Since=f"Fri, 01 Jan {9**99} 00:00:00 GMT"
+            ),
+        ]
+    assert has_error(refused, 412, "PreconditionFailed")
+    assert [response.status_code for response in by_etag] == [200, 200, 200]
 
 
 @pytest.mark.parametrize("data", [b"", b"0123456789"])

@@ -18,7 +18,7 @@ import sqlite3
 from calendar import timegm
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from email.utils import formatdate
+from email.utils import formatdate, parsedate_to_datetime
 from time import gmtime, strftime, strptime
 from urllib.parse import parse_qsl, quote, unquote, unquote_to_bytes, urlencode, urlsplit
 from xml.sax.saxutils import escape
@@ -213,9 +213,7 @@ class Buckets:
         body = self.bodies.find(bucket, key)
         if body is None:
             return s3_error(404, "NoSuchKey", "The specified key does not exist.")
-        if request.headers.get("If-None-Match") in (body.etag, "*"):
-            return web.Response(status=304, headers={**_CORS, "ETag": body.etag})
-        return _download(request, body)
+        return _unmet_condition(request.headers, body) or _download(request, body)
 
     async def preflight(self, request: web.BaseRequest) -> web.StreamResponse:
         """Respond to `OPTIONS`: a browser asks so before a page of another origin may send a request."""
@@ -327,6 +325,34 @@ def _download(request: web.BaseRequest, body: Body) -> web.StreamResponse:
         return s3_error(416, "InvalidRange", "The requested range is not satisfiable")
     headers["Content-Range"] = f"bytes {requested.start}-{requested.stop - 1}/{body.size}"
     return StoredBody(body, requested, 206, headers)
+
+
+def _unmet_condition(headers: Mapping[str, str], body: Body) -> web.Response | None:
+    """Return the response to a request whose conditions the body does not meet; None if it meets them.
+
+    As in S3, a condition on the ETag replaces the one on the time.
+    """
+    wanted, known = headers.get("If-Match"), headers.get("If-None-Match")
+    is_newer = _is_newer(body, headers.get("If-Unmodified-Since"))
+    is_wrong = is_newer if wanted is None else not _has_etag(body, wanted)
+    if is_wrong:
+        needed = "The stored data does not meet the conditions of the request."
+        return s3_error(412, "PreconditionFailed", needed)
+    is_newer = _is_newer(body, headers.get("If-Modified-Since"))
+    is_known = is_newer is False if known is None else _has_etag(body, known)
+    return web.Response(status=304, headers={**_CORS, "ETag": body.etag}) if is_known else None
+
+
+def _has_etag(body: Body, etags: str) -> bool:
+    return any(etag.strip() in {body.etag, "*"} for etag in etags.split(","))
+
+
+def _is_newer(body: Body, date: str | None) -> bool | None:
+    """Return whether a body was stored after an HTTP date, in whole seconds; None without a valid date."""
+    try:
+        return None if date is None else int(body.modified) > parsedate_to_datetime(date).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 def _requested_range(request: web.BaseRequest, body: Body) -> range | None:
