@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any, NoReturn
 
 import msgspec
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from taskqueue_client.local.javascript_values import is_list, is_object
 from taskqueue_client.local.refusal import refuse
@@ -75,7 +75,8 @@ async def read_body(request: web.BaseRequest) -> bytes:
 
 def say_continue(request: web.BaseRequest) -> None:
     """Let a client send its body that waits for permission (`Expect: 100-continue`)."""
-    if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+    is_waiting = request.headers.get("Expect", "").lower() == "100-continue"
+    if is_waiting and request.version >= HttpVersion11 and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import gzip
 import json
+import socket
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -187,6 +188,19 @@ def test_expect_continue_gets_100_continue(wire: Wire) -> None:
         "Content-Length: 2\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n{}"
     )
     assert wire.raw(head.encode(), "POST").status == 200
+
+
+def test_a_request_in_http_1_0_gets_no_100_continue(wire: Wire) -> None:
+    """HTTP/1.0 has no such response: its clients would take it for the one that they wait for."""
+    host, _, port = wire.host.partition(":")
+    head = (
+        f"POST {QUEUE}/tasks/status HTTP/1.0\r\nHost: {wire.host}\r\nContent-Type: application/json\r\n"
+        "Content-Length: 2\r\nExpect: 100-continue\r\n\r\n{}"
+    )
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(head.encode())
+        with connection.makefile("rb") as received:
+            assert received.readline().split()[1] == b"200"
 
 
 @pytest.mark.parametrize("prefix", [b"\xef\xbb\xbf", b""])
