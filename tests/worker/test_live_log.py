@@ -116,6 +116,20 @@ class TestServer:
             assert reader.headers["Content-Type"] == "text/plain; charset=utf-8"
             assert reader.headers["X-Content-Type-Options"] == "nosniff"
 
+    def test_the_response_to_head_has_the_headers_of_the_stream(
+        self, live_logs: LiveLogs, log: TaskLog
+    ) -> None:
+        """`wget --spider`, `curl --head` and other checks of links find the log, as that of other workers."""
+        url = live_logs.add(log.path)
+        with requests.Session() as session:
+            response = session.head(url, timeout=WAIT)
+            assert (response.status_code, response.headers["X-Streaming"]) == (200, "true")
+            assert "Content-Length" not in response.headers
+            rest = session.get(url, headers={"Range": "bytes=0-"}, timeout=WAIT)
+            assert rest.content == log.path.read_bytes()
+            live_logs.remove(url)
+            assert session.head(url, timeout=WAIT).status_code == 404
+
     def test_a_url_cannot_be_guessed_and_other_paths_are_not_found(
         self, live_logs: LiveLogs, log: TaskLog
     ) -> None:

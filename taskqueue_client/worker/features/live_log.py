@@ -142,24 +142,32 @@ class LiveLogs:
         return f"http://{address_of(host, listener.getsockname()[1])}"
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        if request.method != "GET":
-            return _text(405, "Invalid method: expected GET")
+        if request.method not in {"GET", "HEAD"}:
+            return _text(405, "Invalid method: expected GET or HEAD")
         served = self._logs.get(request.path.rpartition("/")[2])
         if served is None:
             return _text(404, f"Not found: the run has ended, and its log is {LOG_NAME}")
+        if request.method == "HEAD":
+            return web.StreamResponse(headers=_HEADERS)
         if self.readers >= MOST_READERS:
             return _text(503, f"Too many readers: at most {MOST_READERS} at a time")
         self.readers += 1
         try:
-            with served.path.open("rb", buffering=0) as file:
-                if (rest := _REST.fullmatch(request.headers.get("Range", ""))) is not None:
-                    return await _send_rest(request, served, file, int(rest[1]))
-                return await _send(request, served, web.StreamResponse(headers=_HEADERS), served.blocks(file))
-        except OSError as error:
-            log.debug("cannot read a log for its live stream: %s", error)
-            return _text(503, "The log cannot be read")
+            return await _respond(request, served)
         finally:
             self.readers -= 1
+
+
+async def _respond(request: web.BaseRequest, served: _ServedLog) -> web.StreamResponse:
+    """Respond to a GET of a log that is served."""
+    try:
+        with served.path.open("rb", buffering=0) as file:
+            if (rest := _REST.fullmatch(request.headers.get("Range", ""))) is not None:
+                return await _send_rest(request, served, file, int(rest[1]))
+            return await _send(request, served, web.StreamResponse(headers=_HEADERS), served.blocks(file))
+    except OSError as error:
+        log.debug("cannot read a log for its live stream: %s", error)
+        return _text(503, "The log cannot be read")
 
 
 async def _send_rest(
