@@ -122,7 +122,7 @@ def blocked_tasks(members: Iterable[TaskAndStatus]) -> frozenset[str]:
     for member in waiting:
         for dependency in member.task["dependencies"]:
             dependents[dependency].append(member.status.task_id)
-    found = [member.status.task_id for member in waiting if _waits_in_vain(member.task, statuses)]
+    found = [member.status.task_id for member in waiting if failed_dependencies(member.task, statuses)]
     blocked: set[str] = set()
     while found:
         task_id = found.pop()
@@ -132,12 +132,13 @@ def blocked_tasks(members: Iterable[TaskAndStatus]) -> frozenset[str]:
     return frozenset(blocked)
 
 
-def _waits_in_vain(task: Mapping[str, Any], statuses: Mapping[str, TaskStatus]) -> bool:
-    """Return whether a dependency of a task has failed that would have to be completed."""
+def failed_dependencies(task: Mapping[str, Any], statuses: Mapping[str, TaskStatus]) -> list[str]:
+    """Return the ids of the dependencies that have failed, if the task requires that they are completed."""
+    if task["requires"] != "all-completed":
+        return []
     known = [statuses[dependency] for dependency in task["dependencies"] if dependency in statuses]
-    return task["requires"] == "all-completed" and any(
-        status.state in _UNSUCCESSFUL and not _was_completed(status, task) for status in known
-    )
+    failed = [status for status in known if status.state in _UNSUCCESSFUL]
+    return [status.task_id for status in failed if not _was_completed(status, task)]
 
 
 def _was_completed(dependency: TaskStatus, task: Mapping[str, Any]) -> bool:

@@ -14,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from taskqueue_client._arguments import printable
+from taskqueue_client._following import failed_dependencies
 from taskqueue_client._protocol.retry import is_outage
 from taskqueue_client.client import Queue
 from taskqueue_client.clock import Clock, SystemClock
@@ -212,13 +213,13 @@ def blockers_of(queue: Queue, task_id: str) -> str:
 def blockers(members: Sequence[TaskAndStatus]) -> str:
     """Return the failed tasks that block others, in words: three of them, and the number of the rest."""
     known = {member.status.task_id: member for member in members}
+    statuses = {task_id: member.status for task_id, member in known.items()}
     blocked = blocked_tasks(members)
     found = (
         known[dependency]
         for member in members
         if member.status.task_id in blocked
-        for dependency in member.task["dependencies"]
-        if dependency in known and blocked_tasks([member, known[dependency]])
+        for dependency in failed_dependencies(member.task, statuses)
     )
     named = list(dict.fromkeys(map(_named, found)))
     rest = len(named) - _FEW

@@ -9,7 +9,7 @@ import subprocess
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from queue import SimpleQueue
 from typing import Any
@@ -145,6 +145,28 @@ def test_status_names_three_of_the_tasks_that_block_one(create: Create, queue: Q
     a, b, c, *_ = failed
     expected = f"{a} (a, exception), {b} (b, exception), {c} (c, exception) and 2 more"
     assert state == f"state     unscheduled, blocked by {expected}, 5 retries left"
+
+
+class CountedList(list[str]):
+    reads = 0
+
+    def __iter__(self) -> Iterator[str]:
+        self.reads += len(self)
+        return super().__iter__()
+
+
+def test_each_dependency_of_a_blocked_task_is_looked_at_a_few_times(create: Create, queue: Queue) -> None:
+    """Not once for each other dependency: a task with ten thousand would take a minute."""
+    failed = [create(name) for name in "abcdefghijklmnopqrst"]
+    last = create("last", dependencies=failed)
+    for each in failed:
+        queue.cancel_task(each)
+    members = [
+        TaskAndStatus(task=queue.task(each), status=queue.status(each).status) for each in (last, *failed)
+    ]
+    members[0].task["dependencies"] = dependencies = CountedList(failed)
+    assert status.blockers(members).endswith(f"{failed[2]} (c, exception) and 17 more")
+    assert dependencies.reads < 5 * len(failed)
 
 
 def test_status_counts_one_retry_that_is_left(create: Create) -> None:
