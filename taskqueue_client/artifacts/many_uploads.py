@@ -109,12 +109,28 @@ def files_in(
 ) -> list[Path]:
     """Return all files below a folder, sorted; links to folders are passed to `on_link` and not entered."""
     found: list[Path] = []
-    for parent, folders, names in os.walk(folder, onerror=on_error):
-        found.extend(Path(parent, name) for name in names)
-        for path in (Path(parent, each) for each in folders):
-            if os.path.islink(path):  # noqa: PTH114 - `Path.is_symlink` raises an error if the path is too long
-                on_link(path)
+    waiting = [os.fspath(folder)]
+    while waiting:  # not `os.walk`, which calls itself for each level before Python 3.12
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if not _is_folder(entry):
+                        found.append(Path(entry))
+                    elif entry.is_symlink():
+                        on_link(Path(entry))
+                    else:
+                        waiting.append(entry.path)
+        except OSError as error:
+            on_error(error)
     return sorted(found)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is a folder, or a link to one."""
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself, or to what may not be looked at
+        return False
 
 
 def _inside(path: Path, folder: Path) -> Path | InvalidArgument:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +35,32 @@ def folder(tmp_path: Path) -> Path:
     (folder / "public" / "logs" / "live.log").write_bytes(b"log")
     (folder / "private").write_bytes(b"private")
     return folder
+
+
+@pytest.fixture
+def deep(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of a file in more folders than Python calls functions, removed before pytest tries to."""
+    depth = sys.getrecursionlimit()
+    monkeypatch.chdir(folder)
+    for _ in range(depth):
+        Path("a").mkdir()
+        os.chdir("a")
+    Path("deep").touch()
+    yield "a/" * depth + "deep"
+    Path("deep").unlink()
+    for _ in range(depth):
+        os.chdir("..")
+        Path("a").rmdir()
+
+
+def test_a_file_in_a_thousand_folders_is_found_and_refused_for_its_name(
+    client: EitherClient, folder: Path, deep: str
+) -> None:
+    report = client.upload_many(folder)
+    (refused,) = report.failed
+    assert refused.name == deep
+    assert isinstance(refused.error, InvalidArgument)
+    assert len(report.outcomes) == 4
 
 
 @pytest.mark.parametrize("storage", ["s3", "object"])
