@@ -218,6 +218,9 @@ def list_dependent_tasks(core: Core, task_id: str, token: str | None, limit: int
 def task_page(
     core: Core, key: str, item: Callable[[Task], Any], token: str | None, limit: int, where: str, *values: Any
 ) -> Json:
-    """Return the body of a response with a page of tasks; `where` ends with their order."""
-    sql = f"SELECT {COLUMNS} FROM tasks WHERE {where}"  # noqa: S608 - constants
-    return offset_page(core, key, lambda row: item(task_of(row)), token, limit, sql, *values)
+    """Return the body of a response with a page of tasks; `where` ends with their order.
+
+    Only the ids of all tasks are sorted: their definitions may be long.
+    """
+    sql = f"SELECT task_id FROM tasks WHERE {where}"  # noqa: S608 - constants
+    return offset_page(core, key, lambda row: item(get_task(core.store, *row)), token, limit, sql, *values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from typing import TYPE_CHECKING
 
 import pytest
@@ -153,6 +154,17 @@ def test_dependents_are_listed_until_they_expire(world: World) -> None:
     assert [task["status"]["taskId"] for task in response["tasks"]] == [dependent]
     world.clock.advance(3 * HOUR)
     assert world.engine.list_dependent_tasks(required, None, ALL)["tasks"] == []
+
+
+def test_a_page_of_dependents_reads_the_definitions_of_no_others(world: World) -> None:
+    """Sorting all definitions for each page would take minutes for some ten thousand dependents."""
+    required = world.create()
+    first = world.create("A" + slugid()[1:], dependencies=[required])
+    world.create("Z" + slugid()[1:], dependencies=[required], payload={"large": "x" * 100_000})
+    world.store.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 50_000)
+    page = world.engine.list_dependent_tasks(required, None, 1)
+    assert [task["status"]["taskId"] for task in page["tasks"]] == [first]
+    assert "continuationToken" in page
 
 
 def test_a_missing_task_is_not_found(world: World) -> None:
