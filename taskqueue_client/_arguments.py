@@ -15,6 +15,7 @@ from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from inspect import iscoroutinefunction
+from itertools import islice
 from types import NoneType, UnionType
 from typing import Any, TypeGuard, TypeVar, cast, get_args
 from urllib.parse import quote
@@ -109,6 +110,12 @@ def encoded(argument: str, given: str) -> bytes:
         return given.encode(errors="surrogateescape")
     except UnicodeEncodeError as error:
         raise InvalidArgument(argument, given, f"text that UTF-8 can encode ({error.reason})") from error
+
+
+def some_of(names: Collection[str], most: int) -> str:
+    """Return up to `most` names for an error, and the number of the others."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(islice(names, most)) + more
 
 
 def printable(text: str) -> str:

@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
-from itertools import islice
 from typing import Any, Protocol, cast
 
 from taskqueue_client import _arguments as arguments
@@ -299,8 +298,7 @@ def _allowed_dependencies(names: Collection[str]) -> Callable[[str], str]:
 
     All tasks of a large graph may have a wrong one: that must neither take minutes nor fill the screen.
     """
-    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-    expected = f"a task id or a name of this graph ({', '.join(islice(names, _FEW))}{more})"
+    expected = f"a task id or a name of this graph ({arguments.some_of(names, _FEW)})"
     hints: dict[str, str] = {}
 
     def allowed_instead(given: str) -> str:
@@ -377,7 +375,7 @@ class _Writer:
 
     def _referenced(self, path: str, ids: Mapping[str, str], found: re.Match[str]) -> str:
         if found[1] not in ids:
-            known = ", ".join(ids) or "the task has none"
+            known = arguments.some_of(ids, _FEW) or "the task has none"
             self._problems.append(Problem(path, found[0], f"a name of the task's dependencies ({known})"))
         return ids.get(found[1], found[0])
 

@@ -76,7 +76,7 @@ def _submit(queue: Queue, graph: Graph, *, is_new_group: bool) -> None:
     try:
         submit_graph(queue, graph)
     except KeyboardInterrupt:
-        advice = _advice(graph, graph.task_ids, is_new_group=is_new_group)
+        advice = how_to_cancel(graph, graph.task_ids, is_new_group=is_new_group)
         click.echo(f"Some of the tasks may have been created{advice}", err=True)
         raise
     except SubmissionFailed as error:
@@ -85,15 +85,16 @@ def _submit(queue: Queue, graph: Graph, *, is_new_group: bool) -> None:
         was = "may have been" if is_unknown else "was not"
         others = f" ({len(error.created)} of {len(graph.tasks)} tasks were)" if error.created else ""
         names = (*error.created, error.name) if is_unknown else error.created
-        advice = _advice(graph, names, is_new_group=is_new_group)
+        advice = how_to_cancel(graph, names, is_new_group=is_new_group)
         raise Failure(
             f"task {error.name!r} {was} created: {in_one_line(cause)}{others}{advice}", status_of(cause)
         ) from error
 
 
-def _advice(graph: Graph, names: Collection[str], *, is_new_group: bool) -> str:
+def how_to_cancel(graph: Graph, names: Collection[str], *, is_new_group: bool) -> str:
     """Return how to cancel what was created, and no other tasks of a group that existed before."""
-    ids = [task.task_id for task in graph.tasks if task.name in names]
+    chosen = set(names)
+    ids = [task.task_id for task in graph.tasks if task.name in chosen]
     which = f"--group {graph.task_group_id}" if is_new_group else " ".join(ids)
     return f"; to cancel what was created: taskqueue cancel {which}" if ids else ""
 

@@ -15,6 +15,8 @@ import yaml
 
 from taskqueue_client import Queue, slugid
 from taskqueue_client.cli.failures import ExitStatus
+from taskqueue_client.cli.submit import how_to_cancel
+from taskqueue_client.graph import Graph, GraphTask
 from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.local.faults import Delay, Drop
 from taskqueue_client.models import TaskState
@@ -389,6 +391,27 @@ def test_the_advice_does_not_cancel_other_tasks_of_an_existing_group(
 ) -> None:
     line, created = half_way({"taskGroupId": slugid(), **graph}, monkeypatch)
     assert line.endswith(f"(1 of 2 tasks were); to cancel what was created: taskqueue cancel {created}")
+
+
+class CountedName(str):
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedName.compared += 1
+        return super().__eq__(other)
+
+    __hash__ = str.__hash__
+
+
+def test_the_advice_looks_at_each_name_a_few_times() -> None:
+    """Not once for each task before it: a graph of a hundred thousand would take minutes."""
+    names = [f"t{number}" for number in range(500)]
+    definition: Any = {}
+    graph = Graph(slugid(), tuple(GraphTask(CountedName(name), slugid(), definition) for name in names))
+    created = tuple(map(CountedName, names))
+    assert how_to_cancel(graph, created, is_new_group=False).endswith(graph.tasks[-1].task_id)
+    assert CountedName.compared < 5 * len(names)
 
 
 @pytest.mark.usefixtures("without_pauses")

@@ -166,6 +166,17 @@ def test_a_reference_to_a_task_that_is_not_a_dependency_is_refused() -> None:
     assert problems(wrong) == {"$.tasks.b.payload.x": "a name of the task's dependencies (the task has none)"}
 
 
+def test_the_problem_of_a_reference_names_a_few_of_many_dependencies() -> None:
+    """A task may have ten thousand, and as many references: the problems would fill a gigabyte."""
+    names = [f"t{number}" for number in range(30)]
+    needs: dict[str, Any] = {"dependencies": names, "payload": {"x": {"task-reference": "<t30>"}}}
+    wrong = document(**{name: {} for name in names}, last=needs)
+    shown = ", ".join(names[:20])
+    assert problems(wrong) == {
+        "$.tasks.last.payload.x": f"a name of the task's dependencies ({shown} and 10 more)"
+    }
+
+
 @pytest.mark.parametrize("key", ["artifact-reference", "task_reference", "taskReference"])
 def test_a_reference_of_a_kind_that_is_not_known_is_refused(key: str) -> None:
     wrong = document(a={}, b={"dependencies": ["a"], "payload": {"x": [{key: "<a/public/x>"}]}})
