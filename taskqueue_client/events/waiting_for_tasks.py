@@ -229,18 +229,19 @@ def _until_group_resolved(
     task_group_id: str, schedule: _Schedule, on_progress: Callable[[Counter[TaskState]], object]
 ) -> Conversation[list[TaskStatus]]:
     known: dict[str, TaskStatus] = {}
+    states: Counter[TaskState] = Counter()  # of all known
     reported: Counter[TaskState] = Counter()
     while True:
         state = f"task group {task_group_id}: {_counted(reported)}"
         found = yield from schedule.step(lambda: _request_statuses(task_group_id), state)
         if isinstance(found, list):
             known = {status.task_id: status for status in found}
-        elif _may_be_resolved(found, task_group_id, known):
+            states = Counter(status.state for status in found)
+        elif _may_be_resolved(found, task_group_id, known, states):
             schedule.request_next()
-        states = Counter(status.state for status in known.values())
         if states != reported:
-            reported = states
-            on_progress(states)
+            reported = +states  # without zeros
+            on_progress(reported)
         if isinstance(found, list) and states.keys() <= RESOLVED:
             return found
 
@@ -271,16 +272,22 @@ def _read_statuses(
         on_status(found.status)
 
 
-def _may_be_resolved(event: Event | None, task_group_id: str, known: dict[str, TaskStatus]) -> bool:
-    """Update `known` by an event of the group; return whether all its tasks seem resolved."""
+def _may_be_resolved(
+    event: Event | None, task_group_id: str, known: dict[str, TaskStatus], states: Counter[TaskState]
+) -> bool:
+    """Update what is known by an event of the group; return whether all its tasks seem resolved."""
     if event is not None and isinstance(event.message, TaskGroupResolvedMessage):
         return event.message.task_group_id == task_group_id
     status = _status_in(event)
     if status is None or status.task_group_id != task_group_id:
         return False
-    if _is_later(status, known.get(status.task_id)):
+    before = known.get(status.task_id)
+    if _is_later(status, before):
         known[status.task_id] = status
-    return all(each.state in RESOLVED for each in known.values())
+        states[status.state] += 1
+        if before is not None:
+            states[before.state] -= 1
+    return (+states).keys() <= RESOLVED
 
 
 def _status_in(found: TaskStatus | Event | None) -> TaskStatus | None:

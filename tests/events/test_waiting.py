@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Self, TypeVar, cast
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import msgspec
 import pytest
@@ -16,6 +16,7 @@ from taskqueue_client.credentials import Credentials
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.events import (
     AsyncListener,
+    Event,
     Gap,
     Listener,
     PulseSettings,
@@ -36,6 +37,7 @@ from taskqueue_client.models import (
     TaskStatus,
     TaskStatusResponse,
 )
+from taskqueue_client.models.messages import TaskCompletedMessage, TaskMessage
 from taskqueue_client.testing import TaskFactory
 from tests.events.conftest import WatchedClock
 from tests.events.messages_published import Publisher, body, status, task_ids
@@ -312,6 +314,56 @@ async def test_messages_of_a_group_are_followed_and_the_end_is_confirmed_by_a_po
         {"completed": 1, "pending": 1},
         {"completed": 1, "failed": 1},
     ]
+
+
+class CountedStatus(TaskStatus, frozen=True):
+    """A status that counts how often its state is read."""
+
+    reads: ClassVar[int] = 0
+
+    def __getattribute__(self, name: str) -> Any:
+        CountedStatus.reads += name == "state"
+        return super().__getattribute__(name)
+
+
+class ScriptedListener(Listener):
+    """A listener that has received some events."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self._events = iter(events)
+
+    @property
+    def stopped(self) -> bool:
+        return False
+
+    def get(self, timeout: float | str | None = None) -> Event | None:
+        del timeout
+        return next(self._events, None)
+
+
+def test_a_message_of_a_group_leads_to_no_look_at_all_of_its_tasks() -> None:
+    """A group of a hundred thousand has several messages for each: looking at all would take hours."""
+    members = [status(task_id, "running") for task_id in task_ids(200)]
+    known = [msgspec.convert({**each, "taskGroupId": TASK}, CountedStatus) for each in members]
+    messages = [body("task-completed", each["taskId"]) for each in members]
+    for each in messages:
+        each["status"]["taskGroupId"] = TASK
+    events = [
+        Event("task-completed", msgspec.convert(each, TaskCompletedMessage), routing_key=None)
+        for each in messages
+    ]
+    resolved = [each.message.status for each in events if isinstance(each.message, TaskMessage)]
+    progress: list[dict[TaskState, int]] = []
+    found = wait_for_group(
+        Scripted(known, resolved),
+        TASK,
+        listener=ScriptedListener(events),
+        on_progress=lambda counts: progress.append(dict(counts)),
+        clock=RestlessClock(),
+    )
+    assert found == resolved
+    assert progress[0::100] == [{"running": 200}, {"running": 100, "completed": 100}, {"completed": 200}]
+    assert CountedStatus.reads < 5 * len(known)
 
 
 async def test_the_message_that_a_group_is_resolved_leads_to_a_poll(
