@@ -17,6 +17,7 @@ import requests
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from taskqueue_client import calls
 from taskqueue_client._dates import timestamp
 from taskqueue_client._protocol.conversation import Conversation, Work
 from taskqueue_client.artifacts import DownloadResult
@@ -340,6 +341,31 @@ def test_an_artifact_that_several_entries_name_has_the_formats_of_all_of_them(
         "public/build/a.txt": ("gpg", "sha512", "jar"),
         "public/build/deep/b.txt": ("jar", "gpg"),
     }
+
+
+def test_the_artifacts_of_a_task_are_listed_and_matched_once_for_all_entries_and_equal_paths(
+    build: str, run: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A payload has room for a hundred thousand: the worker would be busy for hours, and the Queue, too."""
+    listings, matched = [0], [0]
+
+    def listed(*args: Any) -> Any:
+        listings[0] += 1
+        return iter_artifacts(*args)
+
+    def counted(path: str, name: str) -> bool:
+        matched[0] += 1
+        return matches(path, name)
+
+    iter_artifacts, matches = calls.iter_artifacts, upstream.matches
+    monkeypatch.setattr(calls, "iter_artifacts", listed)
+    monkeypatch.setattr(upstream, "matches", counted)
+    found: Seen = []
+    entries = 2 * [{"taskId": build, "paths": 10 * ["public/build/*"]}]
+    run("upstream_artifacts", entries, seen=keep(found))
+    assert [each.name for each in found[0]] == ["public/build/a.txt", "public/build/deep/b.txt"]
+    assert listings == [1]
+    assert matched[0] < 20
 
 
 def test_an_artifact_is_required_if_one_of_several_entries_says_so(

@@ -242,9 +242,10 @@ def downloading_upstream(
     tasks = list(tasks)
     chains = (yield from _chains(client, tasks, verified_by, concurrency)) if verified_by is not None else {}
     runs = {} if chains else (yield from _latest_runs(tasks))  # a chain of trust names its run
+    listings = {task_id: list(chain.artifacts) for task_id, chain in chains.items()}
     wanted: dict[tuple[str, str], UpstreamTask] = {}
     for task in tasks:
-        for name in (yield from _names(task, runs.get(task.task_id), chains.get(task.task_id), log)):
+        for name in (yield from _names(task, runs.get(task.task_id), listings, log)):
             key = task.task_id, name
             wanted[key] = _joined(wanted[key], task) if key in wanted else task
     _check_files(wanted)
@@ -303,20 +304,23 @@ def _check_files(wanted: Iterable[tuple[str, str]]) -> None:
 
 
 def _names(
-    task: UpstreamTask, run_id: int | None, chain: ChainOfTrust | None, log: logging.Logger
-) -> Conversation[list[str]]:
-    """Replace patterns by the names that match them; with a chain of trust, by those of signed artifacts."""
-    listed: Iterable[str] = chain.artifacts if chain else ()
-    if chain is None and any("*" in path for path in task.paths):
-        listed = yield from _listed(task.task_id, run_id)
-    names: list[str] = []
-    for path in task.paths:
-        found = [name for name in listed if matches(path, name)] if "*" in path else [path]
+    task: UpstreamTask, run_id: int | None, listings: dict[str, list[str]], log: logging.Logger
+) -> Conversation[Iterable[str]]:
+    """Replace patterns by the names that match them, of those in `listings`.
+
+    These have the signed artifacts of each task if there are chains of trust; else a task's are added once.
+    """
+    if task.task_id not in listings and any("*" in path for path in task.paths):
+        listings[task.task_id] = yield from _listed(task.task_id, run_id)
+    names: dict[str, None] = {}
+    for path in dict.fromkeys(task.paths):
+        is_pattern = "*" in path
+        found = [each for each in listings[task.task_id] if matches(path, each)] if is_pattern else [path]
         if not found and task.optional:
             log.warning(_MISSING, path, task.task_id)
         elif not found and path != "*":
             raise InvalidArgument("paths", path, "", f"no artifact of {task.task_id} matches {path!r}")
-        names += found
+        names |= dict.fromkeys(found)
     return names
 
 
