@@ -95,8 +95,12 @@ def _changes_seen(
         if are_settled(members):
             return
         last = statuses
-        pause = min(_PATIENCE * (clock.monotonic() - begun), _LONGEST_PAUSE)
-        yield from Pause(max(interval, pause), clock)
+        yield from Pause(pause_after(begun, interval, clock), clock)
+
+
+def pause_after(begun: float, interval: float, clock: Clock) -> float:
+    """Return the seconds between requests that began at a time and the next ones; at least `interval`."""
+    return max(interval, min(_PATIENCE * (clock.monotonic() - begun), _LONGEST_PAUSE))
 
 
 def are_settled(members: Iterable[TaskAndStatus]) -> bool:
