@@ -95,12 +95,8 @@ def _changes_seen(
         if are_settled(members):
             return
         last = statuses
-        yield from Pause(pause_after(begun, interval, clock), clock)
-
-
-def pause_after(begun: float, interval: float, clock: Clock) -> float:
-    """Return the seconds between requests that began at a time and the next ones; at least `interval`."""
-    return max(interval, min(_PATIENCE * (clock.monotonic() - begun), _LONGEST_PAUSE))
+        pause = min(_PATIENCE * (clock.monotonic() - begun), _LONGEST_PAUSE)
+        yield from Pause(max(interval, pause), clock)
 
 
 def are_settled(members: Iterable[TaskAndStatus]) -> bool:

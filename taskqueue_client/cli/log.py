@@ -14,7 +14,6 @@ from functools import partial
 import click
 from msgspec.structs import replace
 
-from taskqueue_client._following import pause_after
 from taskqueue_client.artifacts import StorageFailed, StorageRefused, StreamInterrupted
 from taskqueue_client.artifacts.content import LOG_LINK, LOG_NAME, BadGzip, Gunzip
 from taskqueue_client.artifacts.sources import Block
@@ -149,14 +148,13 @@ class FollowedLog:
             return
         while self._is_unresolved(status := self._queue.status(self._task_id).status):
             self._has_log = self._print_new() or self._has_log
-            begun = clock.monotonic()
             is_waiting = status.state is TaskState.UNSCHEDULED
             if is_waiting and (blocked_by := blockers_of(self._queue, self._task_id)):
                 message = f"task {self._task_id} is blocked by {blocked_by}"
                 raise Failure(message, ExitStatus.NOT_COMPLETED)
             if not self._is_live:
                 self._say(self._waiting_for(status))
-            clock.sleep(pause_after(begun, interval, clock))
+            clock.sleep(interval)
         try:
             self._print_last()
         finally:  # a worker that was killed may have left no log

@@ -23,7 +23,6 @@ from taskqueue_client.artifacts.sources import Block, Source
 from taskqueue_client.artifacts.storage import Incoming, silently
 from taskqueue_client.artifacts.transfers import Transfer
 from taskqueue_client.artifacts.uploading import RunArtifact, UploadOptions, uploading
-from taskqueue_client.cli import log
 from taskqueue_client.cli.failures import ExitStatus, Failure
 from taskqueue_client.cli.log import COMPARED, FollowedLog
 from taskqueue_client.clock import SystemClock
@@ -35,7 +34,6 @@ from taskqueue_client.worker.run.log_checkpoints import CompressedLog
 from tests.artifacts.raw_server import RawResponse, RawServer, Request
 from tests.cli.command import run, run_json
 from tests.cli.command import running as running_command
-from tests.restless_clock import RestlessClock
 
 pytestmark = pytest.mark.usefixtures("deployment")
 
@@ -452,24 +450,6 @@ def test_the_log_of_a_blocked_task_is_not_waited_for(queue: Queue, task_factory:
         assert process.wait(60) == ExitStatus.NOT_COMPLETED
         blocked = f"task {last} is blocked by {first} (test task, exception)"
         assert process.stderr.read() == f"Error: {blocked}\n"
-
-
-def test_a_task_with_very_many_dependencies_is_looked_at_less_often(
-    queue: Queue, task_factory: TaskFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each look reads all of its dependencies: a look every two seconds would be a load for the Queue."""
-    task_id, clock = slugid(), RestlessClock()
-    queue.create_task(task_id, task_factory(dependencies=[task_id]))
-    looks: list[str] = ["", "", "another task"]
-
-    def slow(_: Queue, __: str) -> str:
-        clock.advance(3)
-        return looks.pop(0)
-
-    monkeypatch.setattr(log, "blockers_of", slow)
-    with pytest.raises(Failure, match="blocked by another task"):
-        FollowedLog(queue, task_id, 0, LIVE, lambda _: None, lambda _: None).print(2.0, clock)
-    assert clock.slept == [30.0, 30.0]
 
 
 PATIENT = """
