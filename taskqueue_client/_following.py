@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, cast
 
@@ -122,7 +122,11 @@ def blocked_tasks(members: Iterable[TaskAndStatus]) -> frozenset[str]:
     for member in waiting:
         for dependency in member.task["dependencies"]:
             dependents[dependency].append(member.status.task_id)
-    found = [member.status.task_id for member in waiting if failed_dependencies(member.task, statuses)]
+    found = [
+        member.status.task_id
+        for member in waiting
+        if any(True for _ in failed_dependencies(member.task, statuses))
+    ]
     blocked: set[str] = set()
     while found:
         task_id = found.pop()
@@ -132,13 +136,14 @@ def blocked_tasks(members: Iterable[TaskAndStatus]) -> frozenset[str]:
     return frozenset(blocked)
 
 
-def failed_dependencies(task: Mapping[str, Any], statuses: Mapping[str, TaskStatus]) -> list[str]:
-    """Return the ids of the dependencies that have failed, if the task requires that they are completed."""
+def failed_dependencies(task: Mapping[str, Any], statuses: Mapping[str, TaskStatus]) -> Iterator[str]:
+    """Yield the ids of the dependencies that have failed, if the task requires that they are completed."""
     if task["requires"] != "all-completed":
-        return []
-    known = [statuses[dependency] for dependency in task["dependencies"] if dependency in statuses]
-    failed = [status for status in known if status.state in _UNSUCCESSFUL]
-    return [status.task_id for status in failed if not _was_completed(status, task)]
+        return
+    for dependency in task["dependencies"]:
+        status = statuses.get(dependency)
+        if status is not None and status.state in _UNSUCCESSFUL and not _was_completed(status, task):
+            yield dependency
 
 
 def _was_completed(dependency: TaskStatus, task: Mapping[str, Any]) -> bool:

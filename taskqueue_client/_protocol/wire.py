@@ -313,9 +313,10 @@ class Wire:
     def server_time(self) -> float:
         """Return the service's time in seconds since the epoch; this machine's before the first response."""
         now, running, skew = self.clock.now(), self.clock.monotonic(), self._skew
-        if abs(now - running - skew.epoch) > _SKEW_NOTICED:  # this machine's may be wrong in another way now
+        if abs(now - running - skew.epoch) > _SKEW_NOTICED:  # the clock was set, or the machine has slept
             skew.known = False  # until the next response
-        return max(now, running + skew.epoch) + skew.offset  # a clock that is set back does not set it back
+        # To set this machine's clock back does not set the service's time back.
+        return max(now, running + skew.epoch) + skew.offset
 
     def known_server_time(self) -> float:
         """Return the service's time, or NaN until a response was received: this machine's may be far off."""

@@ -109,17 +109,20 @@ def files_in(
 ) -> list[Path]:
     """Return all files below a folder, sorted; links to folders are passed to `on_link` and not entered."""
     found: list[Path] = []
-    waiting = [os.fspath(folder)]
+    top = os.fspath(folder)
+    waiting = [top]
     while waiting:  # not `os.walk`, which calls itself for each level before Python 3.12
+        path = waiting.pop()
+        if path != top and os.path.islink(path):  # noqa: PTH114 - `Path.is_symlink` raises an error if the path is too long
+            on_link(Path(path))
+            continue
         try:
-            with os.scandir(waiting.pop()) as entries:
+            with os.scandir(path) as entries:
                 for entry in entries:
-                    if not _is_folder(entry):
-                        found.append(Path(entry))
-                    elif entry.is_symlink():
-                        on_link(Path(entry))
-                    else:
+                    if _is_folder(entry):
                         waiting.append(entry.path)
+                    else:
+                        found.append(Path(entry))
         except OSError as error:
             on_error(error)
     return sorted(found)

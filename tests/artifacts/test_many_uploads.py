@@ -19,6 +19,7 @@ from requests.adapters import HTTPAdapter
 
 from taskqueue_client import AsyncQueue, Queue
 from taskqueue_client.artifacts import StorageRefused
+from taskqueue_client.artifacts.many_uploads import files_in
 from taskqueue_client.artifacts.transfers import client_for_event_loop
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import LocalQueue
@@ -40,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def deep(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The name of a file in more folders than Python calls functions, removed before pytest tries to."""
-    depth = sys.getrecursionlimit()
+    depth = min(sys.getrecursionlimit(), 1500)  # else the path would be too long for the system
     monkeypatch.chdir(folder)
     for _ in range(depth):
         Path("a").mkdir()
@@ -51,6 +52,29 @@ def deep(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     for _ in range(depth):
         os.chdir("..")
         Path("a").rmdir()
+
+
+def test_a_folder_that_becomes_a_link_before_it_is_read_is_not_entered(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a task could do it that still runs, to publish files that it may not read."""
+    (folder / "other").mkdir()
+    (folder / "other" / "secret").touch()
+    read, list_entries = list[Path](), os.scandir
+
+    def swapping(path: str) -> Any:
+        if not read and path != str(folder):
+            read.append(Path(path))
+            (replaced,) = {folder / "public", folder / "other"} - {Path(path)}
+            replaced.rename(folder.parent / "outside")
+            replaced.symlink_to(folder.parent / "outside")
+        return list_entries(path)
+
+    monkeypatch.setattr(os, "scandir", swapping)
+    links = list[Path]()
+    found = files_in(folder, on_link=links.append)
+    assert len(links) == 1
+    assert not any(each.is_relative_to(links[0]) for each in found)
 
 
 def test_a_file_in_a_thousand_folders_is_found_and_refused_for_its_name(

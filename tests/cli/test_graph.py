@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from taskqueue_client import AsyncQueue, Queue, slugid
+from taskqueue_client import AsyncQueue, Queue, _following, slugid
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.errors import (
     InputError,
@@ -42,7 +42,7 @@ from taskqueue_client.graph import (
 )
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Delay, Drop, Respond
-from taskqueue_client.models import TaskAndStatus, TaskState
+from taskqueue_client.models import TaskAndStatus, TaskState, TaskStatus
 from taskqueue_client.slugid import is_slugid
 from tests.cli.command import Worker
 
@@ -607,6 +607,23 @@ def test_each_task_of_a_long_chain_is_looked_at_a_few_times(
     ]
     assert blocked_tasks(chain) == set(ids[1:])
     assert CountedTask.reads < 5 * len(ids)
+
+
+def test_the_first_failed_dependency_of_a_task_is_enough_to_block_it(
+    states: Callable[..., list[TaskAndStatus]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[str] = []
+
+    def was_completed(dependency: TaskStatus, _: object) -> bool:
+        judged.append(dependency.task_id)
+        return False
+
+    monkeypatch.setattr(_following, "_was_completed", was_completed)
+    members = states(
+        document(a={}, b={}, c={"dependencies": ["a", "b"]}), a="malformed-payload", b="malformed-payload"
+    )
+    assert names_of(members, blocked_tasks(members)) == {"c"}
+    assert len(judged) == 1
 
 
 def test_a_task_that_requires_only_resolved_dependencies_is_not_blocked(

@@ -354,6 +354,7 @@ def test_a_message_of_a_group_leads_to_no_look_at_all_of_its_tasks() -> None:
     ]
     resolved = [each.message.status for each in events if isinstance(each.message, TaskMessage)]
     progress: list[dict[TaskState, int]] = []
+    CountedStatus.reads = 0
     found = wait_for_group(
         Scripted(known, resolved),
         TASK,

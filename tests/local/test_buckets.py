@@ -13,6 +13,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
 from email.utils import format_datetime, parsedate_to_datetime
@@ -165,6 +167,27 @@ async def test_a_body_is_sent_only_on_the_conditions_of_the_request(
         response = await get(served.get_url("public/x"), **wanted)
     assert response.status_code == status
     assert (response.content == found.content) is (status == 200)
+
+
+@pytest.fixture
+def in_new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "America/New_York")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_new_york")
+async def test_a_date_without_a_zone_is_in_utc() -> None:
+    """RFC 9110, 5.6.7: the format of asctime."""
+    async with serving() as served:
+        await put(served.put_url("public/x"), b"0123456789")
+        found = await get(served.get_url("public/x"))
+        modified = parsedate_to_datetime(found.headers["Last-Modified"])
+        before = (modified - timedelta(hours=1)).strftime("%a %b %d %H:%M:%S %Y")
+        response = await get(served.get_url("public/x"), If_Modified_Since=before)
+    assert response.status_code == 200
 
 
 async def test_a_part_of_a_replaced_body_is_refused_to_a_client_that_has_begun_with_the_old_one() -> None:

@@ -189,7 +189,11 @@ def test_processes_that_were_asked_to_end_and_those_that_were_killed_count_as_en
         def living() -> list[int]:
             return [each.pid for each in (asked, killed) if each.poll() is None]
 
-        assert end_processes(living, 0, asked.wait) == 2
+        try:
+            assert end_processes(living, 0, asked.wait) == 2
+        finally:
+            for each in (asked, killed):
+                each.kill()
 
 
 def test_a_command_that_proc_does_not_show_is_ended_too(

@@ -313,7 +313,7 @@ class Page:
             refuse("InputError", f"The content of {name} is not in this queue")
         parts = urlsplit(url)
         target = URL(f"{parts.path}?{parts.query}", encoded=True)
-        stored = request.clone(method="GET", rel_url=target)  # for which the URL is signed; this may be HEAD
+        stored = request.clone(method="GET", rel_url=target)  # the URL is signed for GET only
         response = _private(await self._core.storage.buckets.get(stored))
         response.headers["Content-Type"] = "application/octet-stream"
         response.headers["Content-Security-Policy"] = "sandbox; default-src 'none'"

@@ -333,14 +333,14 @@ def _unmet_condition(headers: Mapping[str, str], body: Body) -> web.Response | N
     As in S3, a condition on the ETag replaces the one on the time.
     """
     wanted, known = headers.get("If-Match"), headers.get("If-None-Match")
-    is_newer = _is_newer(body, headers.get("If-Unmodified-Since"))
-    is_wrong = is_newer if wanted is None else not _has_etag(body, wanted)
-    if is_wrong:
+    is_changed = _is_newer(body, headers.get("If-Unmodified-Since"))
+    if is_changed if wanted is None else not _has_etag(body, wanted):
         needed = "The stored data does not meet the conditions of the request."
         return s3_error(412, "PreconditionFailed", needed)
-    is_newer = _is_newer(body, headers.get("If-Modified-Since"))
-    is_known = is_newer is False if known is None else _has_etag(body, known)
-    return web.Response(status=304, headers={**_CORS, "ETag": body.etag}) if is_known else None
+    is_old = _is_newer(body, headers.get("If-Modified-Since")) is False
+    if is_old if known is None else _has_etag(body, known):
+        return web.Response(status=304, headers={**_CORS, "ETag": body.etag})
+    return None
 
 
 def _has_etag(body: Body, etags: str) -> bool:
@@ -348,9 +348,13 @@ def _has_etag(body: Body, etags: str) -> bool:
 
 
 def _is_newer(body: Body, date: str | None) -> bool | None:
-    """Return whether a body was stored after an HTTP date, in whole seconds; None without a valid date."""
+    """Return whether a body was stored after an HTTP date, in whole seconds; None without a valid date.
+
+    A date in the form of asctime has no zone: it is in UTC (RFC 9110, 5.6.7).
+    """
     try:
-        return None if date is None else int(body.modified) > parsedate_to_datetime(date).timestamp()
+        when = None if date is None else parsedate_to_datetime(date)
+        return None if when is None else int(body.modified) > timegm(when.utctimetuple())
     except (ValueError, OverflowError):
         return None
 

@@ -306,9 +306,10 @@ def _check_files(wanted: Iterable[tuple[str, str]]) -> None:
 def _names(
     task: UpstreamTask, run_id: int | None, listings: dict[str, list[str]], log: logging.Logger
 ) -> Conversation[Iterable[str]]:
-    """Replace patterns by the names that match them, of those in `listings`.
+    """Replace patterns by the names in `listings` that match them.
 
-    These have the signed artifacts of each task if there are chains of trust; else a task's are added once.
+    With chains of trust, `listings` has the signed artifacts of all tasks. Otherwise, the artifacts of a task
+    are listed and added when its first pattern needs them.
     """
     if task.task_id not in listings and any("*" in path for path in task.paths):
         listings[task.task_id] = yield from _listed(task.task_id, run_id)
