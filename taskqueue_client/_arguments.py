@@ -113,7 +113,7 @@ def encoded(argument: str, given: str) -> bytes:
 
 
 def some_of(names: Collection[str], most: int) -> str:
-    """Return up to `most` names for an error, and the number of the others."""
+    """Return up to `most` names for a message, and the number of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(islice(names, most)) + more
 

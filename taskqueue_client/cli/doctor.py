@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from taskqueue_client import errors
+from taskqueue_client._arguments import some_of
 from taskqueue_client._protocol.retry import is_foreign
 from taskqueue_client._transport.network import SOCKS_PROXIES, NetworkSettings
 from taskqueue_client.artifacts import ArtifactError
@@ -256,9 +257,8 @@ def _workers(queue: Queue, task_queue_id: str) -> Result:
     ]
     if not named:
         return Verdict.GOOD, f"{task_queue_id}: none is in quarantine"
-    rest = f" and {len(named) - _FEW} more" if len(named) > _FEW else ""
-    in_quarantine = ", ".join(named[:_FEW])
-    return Verdict.NOTE, f"{task_queue_id}: in quarantine, where they get no tasks: {in_quarantine}{rest}"
+    in_quarantine = some_of(named, _FEW)
+    return Verdict.NOTE, f"{task_queue_id}: in quarantine, where they get no tasks: {in_quarantine}"
 
 
 def _worker(queue: Queue, task_queue_id: str, group: str, worker_id: str) -> Result:

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from taskqueue_client._arguments import printable
+from taskqueue_client._arguments import printable, some_of
 from taskqueue_client._following import failed_dependencies
 from taskqueue_client._protocol.retry import is_outage
 from taskqueue_client.client import Queue
@@ -221,9 +221,8 @@ def blockers(members: Sequence[TaskAndStatus]) -> str:
         if member.status.task_id in blocked
         for dependency in failed_dependencies(member.task, statuses)
     )
-    named = list(dict.fromkeys(map(_named, found)))
-    rest = len(named) - _FEW
-    return ", ".join(named[:_FEW]) + (f" and {rest} more" if rest > 0 else "")
+    named = dict.fromkeys(map(_named, found))
+    return some_of(named, _FEW)
 
 
 def _named(member: TaskAndStatus) -> str:

@@ -333,14 +333,18 @@ def _unmet_condition(headers: Mapping[str, str], body: Body) -> web.Response | N
     As in S3, a condition on the ETag replaces the one on the time.
     """
     wanted, known = headers.get("If-Match"), headers.get("If-None-Match")
-    is_changed = _is_newer(body, headers.get("If-Unmodified-Since"))
-    if is_changed if wanted is None else not _has_etag(body, wanted):
+    is_unmet = (
+        _is_newer(body, headers.get("If-Unmodified-Since")) if wanted is None else not _has_etag(body, wanted)
+    )
+    if is_unmet:
         needed = "The stored data does not meet the conditions of the request."
         return s3_error(412, "PreconditionFailed", needed)
-    is_old = _is_newer(body, headers.get("If-Modified-Since")) is False
-    if is_old if known is None else _has_etag(body, known):
-        return web.Response(status=304, headers={**_CORS, "ETag": body.etag})
-    return None
+    is_unchanged = (
+        _is_newer(body, headers.get("If-Modified-Since")) is False
+        if known is None
+        else _has_etag(body, known)
+    )
+    return web.Response(status=304, headers={**_CORS, "ETag": body.etag}) if is_unchanged else None
 
 
 def _has_etag(body: Body, etags: str) -> bool:
