@@ -406,11 +406,11 @@ def _local_times(definition: object) -> list[Problem]:
     """Return each date that is a `datetime` without a zone: it may be local, and would be sent as UTC."""
     if not isinstance(definition, Mapping):
         return []
-    dates = {key: cast("Mapping[str, object]", definition).get(key) for key in _DATES}
+    given = cast("Mapping[str, object]", definition)
     return [
-        Problem(f"$.{key}", given, "a datetime with a time zone")
-        for key, given in dates.items()
-        if isinstance(given, datetime) and given.tzinfo is None
+        Problem(f"$.{key}", date, "a datetime with a time zone")
+        for key in _DATES
+        if isinstance(date := given.get(key), datetime) and date.tzinfo is None
     ]
 
 

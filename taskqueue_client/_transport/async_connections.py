@@ -145,6 +145,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.has_unread = _is_readable(transport.get_extra_info("socket").fileno())
         self._parser = HttpResponseParser(self)
         self._response: asyncio.Future[Response] | None = None
+        self._begin_response()
         self._stays_open = True
         self.due = math.inf
         deadlines.connections[self] = None
@@ -162,7 +163,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         each `read_timeout` seconds.
         """
         self._ends, self._read_timeout, self._max_body = ends, read_timeout, max_body
-        self._begin_response()
         self._without_body = 0
         self._response = self._deadlines.loop.create_future()
         self._expect_more()
@@ -257,7 +257,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     def on_message_begin(self) -> None:
         """Begin the response; or a further one, after an informational one, or that nobody has asked for."""
         self._stays_open = self._response is not None
-        self._begin_response()
+        if self._has_headers:
+            self._begin_response()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Add a header; ignore a trailer."""
@@ -279,7 +280,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if response is not None and not response.done() and self._parser.get_status_code() >= _FINAL:
             response.set_result(self._received())
             self._response = None
-            self._body = bytearray()
+            self._begin_response()
             self._stays_open = self._parser.should_keep_alive()
 
     def _received(self) -> Response:
@@ -366,12 +367,11 @@ class ConnectorTransport:
 
     async def request(self, request: Request, timeouts: Timeouts, max_body: int = MAX_RESPONSE) -> Response:
         self._opened()
-        scheme, _, rest = request.url.partition("://")
-        host, _, path = rest.partition("/")
-        origin = f"{scheme}://{host}"
+        end = request.url.index("/", len("https://"))
+        origin, target = request.url[:end], request.url[end:]
         if (to := self._destinations.get(origin)) is None:
             to = self._destinations[origin] = _Destination(origin, self._network)
-        data = to.written(request, f"/{path}")
+        data = to.written(request, target)
         ends = self._deadlines.loop.time() + timeouts.total
         try:
             await self._take_place(timeouts.total)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import sys
@@ -18,7 +19,7 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from taskqueue_client import AsyncQueue, Queue
-from taskqueue_client.artifacts import StorageRefused
+from taskqueue_client.artifacts import StorageRefused, many_uploads
 from taskqueue_client.artifacts.many_uploads import files_in
 from taskqueue_client.artifacts.transfers import client_for_event_loop
 from taskqueue_client.errors import InvalidArgument
@@ -217,6 +218,46 @@ def test_no_more_than_asked_for_go_up_at_the_same_time(raw_client: EitherClient,
     server.respond = respond
     assert raw_client.upload_many({f"x{number}": b"x" for number in range(12)}, concurrency=3).is_complete
     assert counts["most"] == 3
+
+
+class CountedPath:
+    """A path that counts how often it is looked at: once for each time that it is opened."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.opened = 0
+
+    def __fspath__(self) -> str:
+        self.opened += 1
+        return str(self.path)
+
+
+@pytest.mark.parametrize(("size", "opened"), [(100_000, 64), (32 * 1024, 128)])
+def test_files_are_opened_ahead_while_few_are_open_and_few_bytes_are_in_memory(
+    client: EitherClient, tmp_path: Path, size: int, opened: int
+) -> None:
+    assert opened_before_the_first_upload(client, tmp_path, size) == opened
+
+
+def test_files_are_opened_ahead_only_for_a_moment_if_the_disk_is_slow(
+    client: EitherClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(many_uploads, "monotonic", partial(next, itertools.count(step=0.03)))
+    assert opened_before_the_first_upload(client, tmp_path, size=1) == 2
+
+
+def opened_before_the_first_upload(client: EitherClient, folder: Path, size: int) -> int:
+    file, opened = CountedPath(folder / "file"), list[int]()
+    file.path.write_bytes(bytes(size))
+
+    def progress(*_: object) -> None:
+        opened.append(file.opened)
+
+    contents = {f"{number}.bin": file for number in range(150)}
+    report = client.upload_many(contents, concurrency=1, progress=progress)
+    assert report.is_complete
+    assert file.opened == 150
+    return opened[0]
 
 
 @pytest.mark.parametrize("concurrency", [0, -1, "4", 1.5, True, None])
