@@ -367,11 +367,12 @@ class ConnectorTransport:
 
     async def request(self, request: Request, timeouts: Timeouts, max_body: int = MAX_RESPONSE) -> Response:
         self._opened()
-        end = request.url.index("/", len("https://"))
-        origin, target = request.url[:end], request.url[end:]
+        scheme, _, rest = request.url.partition("://")
+        host, _, path = rest.partition("/")
+        origin = f"{scheme}://{host}"
         if (to := self._destinations.get(origin)) is None:
             to = self._destinations[origin] = _Destination(origin, self._network)
-        data = to.written(request, target)
+        data = to.written(request, f"/{path}")
         ends = self._deadlines.loop.time() + timeouts.total
         try:
             await self._take_place(timeouts.total)

@@ -90,7 +90,7 @@ def listed(contents: Contents) -> list[Listed]:
     found += [
         (link, target) for link in links if isinstance(target := _inside(link, folder), InvalidArgument)
     ]
-    depth = len(folder.parts)  # `relative_to` would take a third of the time
+    depth = len(folder.parts)  # `relative_to` takes five times as long as joining parts
     return [_checked("/".join(path.parts[depth:]), content) for path, content in sorted(found)]
 
 
