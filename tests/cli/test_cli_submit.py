@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -285,7 +286,9 @@ def test_a_file_whose_name_has_no_known_suffix_is_json_or_yaml(
 
 @pytest.mark.parametrize(("name", "shown"), [("-", "standard input"), ("/proc/self/mem", "/proc/self/mem")])
 def test_a_file_that_cannot_be_read_is_named(name: str, shown: str) -> None:
-    with Path("/proc/self/mem").open("rb") as unreadable:
+    terminal, other_end = os.openpty()
+    os.close(other_end)  # so that reading is an error; other tests forbid this process to open its own memory
+    with os.fdopen(terminal, "rb") as unreadable:
         command = [*COMMAND, "submit", name, "--dry-run"]
         ended = subprocess.run(
             command, stdin=unreadable, capture_output=True, text=True, timeout=60, check=False
