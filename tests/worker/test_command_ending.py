@@ -395,6 +395,54 @@ def test_a_process_that_is_about_to_start_its_program_is_found(monkeypatch: pyte
                 process.kill()
 
 
+def hide_environments(monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]:
+    """Let so many looks at environments be refused; return the list to which each look is added."""
+    looks = list[str]()
+
+    def open_or_refuse(path: str, *_: object, **__: object) -> FileIO:
+        if path.endswith("/environ"):
+            looks.append(path)
+            if len(looks) <= times:
+                raise PermissionError
+        return FileIO(path)
+
+    monkeypatch.setattr(linux_processes, "open", open_or_refuse, raising=False)
+    return looks
+
+
+def test_a_child_that_is_hidden_until_its_program_has_started_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As those of a protected worker are, unless it may trace any process."""
+    mark = f"{os.getpid()}-hidden-at-first"
+    with subprocess.Popen(["sleep", "1000"], env={MARK: mark}) as process:
+        list_only(monkeypatch, process.pid)
+        hide_environments(monkeypatch, times=3)
+        try:
+            kill_marked(mark)
+            assert process.poll() == -signal.SIGTERM
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("other", ["user", "age"])
+def test_another_user_s_or_older_process_that_is_hidden_is_looked_at_once(
+    monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        list_only(monkeypatch, process.pid)
+        looks = hide_environments(monkeypatch, times=1000)
+        if other == "user":
+            monkeypatch.setattr(os, "getuid", lambda: 54321)
+        else:
+            monkeypatch.setattr(linux_processes, "STARTING", 0)
+        try:
+            kill_marked("any")
+            assert len(looks) == 1
+        finally:
+            process.kill()
+
+
 def test_a_process_that_starts_its_program_while_it_is_looked_at_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -76,9 +76,28 @@ def living() -> Iterator[Process]:
 def environment(pid: int) -> bytes:
     """Return the environment of a process, also of one whose program `execve` is replacing."""
     deadline = time.monotonic() + STARTING
-    while not (found := _read(f"{PROC}/{pid}/environ")) and _has_more(pid) and time.monotonic() < deadline:
+    while not (found := _environment(pid)) and _has_more(pid) and time.monotonic() < deadline:
         time.sleep(0.001)
     return found
+
+
+def _environment(pid: int) -> bytes:
+    """Return the environment as it is shown now: not at all if a new process of this user is hidden.
+
+    A child of a process that `protect_process` protects is hidden, too, until `execve` is done.
+    """
+    try:
+        return _read(f"{PROC}/{pid}/environ")
+    except PermissionError:
+        is_ours = b"\nUid:\t%d\t" % os.getuid() in _read(f"{PROC}/{pid}/status")
+        if is_ours and _age(pid) < STARTING:
+            return b""
+        raise
+
+
+def _age(pid: int) -> float:
+    """Return for how many seconds a process has been there."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat(pid)[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def _has_more(pid: int) -> bool:
