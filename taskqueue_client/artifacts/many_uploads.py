@@ -226,6 +226,7 @@ def _upload(
     if isinstance(content, Exception):
         return UploadOutcome(artifact.name, error=content)
     warn_of_name(artifact.name, options.storage)
+    # storage looks for `silently`: it has nothing to wait for then
     progress = report if report is silently else partial(report, artifact.name)
     try:
         result = yield from uploading(transfer, artifact, content, options, progress)

@@ -82,9 +82,9 @@ def environment(pid: int) -> bytes:
 
 
 def _environment(pid: int) -> bytes:
-    """Return the environment as it is shown now: not at all if a new process of this user is hidden.
+    """Return the environment as it is now; empty if a process of this user is hidden, but may not stay so.
 
-    A child of a process that `protect_process` protects is hidden, too, until `execve` is done.
+    `protect_process` hides this process, and its new children as well until `execve` is done.
     """
     try:
         return _read(f"{PROC}/{pid}/environ")
