@@ -210,7 +210,7 @@ def join_group(core: Core, task_group_id: str, scheduler_id: str, task_expires: 
         extend = "UPDATE task_groups SET expires = ? WHERE task_group_id = ?"
         core.store.change(extend, expires, task_group_id)
     if sealed is not None:
-        conflict(f"Task group `{task_group_id}` is sealed: no task can be added to it.")
+        conflict(f"Task group `{task_group_id}` is sealed and does not accept new tasks.")
 
 
 def send_group(core: Core, exchange: str, task_group_id: str) -> None:

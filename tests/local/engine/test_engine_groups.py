@@ -55,6 +55,15 @@ def test_a_sealed_group_takes_no_task_but_its_tasks_go_on(world: World) -> None:
     assert world.rerun(group)["state"] == "pending"
 
 
+def test_the_text_about_a_sealed_group_is_the_services_as_programs_know_this_conflict_by_it(
+    world: World,
+) -> None:
+    (group,) = group_of(world, 1)
+    world.engine.seal_task_group(world.caller, group)
+    refusal = refused(world.create, taskGroupId=group)
+    assert refusal.message == f"Task group `{group}` is sealed and does not accept new tasks."
+
+
 def test_only_a_sealed_group_can_be_canceled_and_that_is_checked_before_scopes(world: World) -> None:
     (group,) = group_of(world, 1)
     assert refused(world.engine.cancel_task_group, Asker(refuse=True), group).status == 409
