@@ -293,15 +293,15 @@ class Session:
         worker = self._worker
         self._claiming = asyncio.create_task(self._claiming_ended())
         self._claiming.add_done_callback(self._check_finished)
-        self._expiry = self._in_background(self._warn_of_expiry())
-        self._in_background(self._watch_for_notice())
+        self._expiry = self._in_background("warning of expiry", self._warn_of_expiry())
+        self._in_background("watch for termination notices", self._watch_for_notice())
         if threading.current_thread() is not threading.main_thread():
-            self._in_background(self._watch_program())
+            self._in_background("watch of the program", self._watch_program())
         if worker.config.max_idle is not None:
-            self._in_background(self._shut_down_when_idle(worker.config.max_idle))
+            self._in_background("max_idle", self._shut_down_when_idle(worker.config.max_idle))
         if worker.pulse is not None:
-            hint = self._keeper.hint_canceled
-            self._in_background(consume_cancellations(worker.pulse, worker.config.identities, hint))
+            hint, own = self._keeper.hint_canceled, worker.config.identities
+            self._in_background("cancellation messages", consume_cancellations(worker.pulse, own, hint))
 
     async def _claiming_ended(self) -> None:
         """Wait until there are no more claim requests, and all claimed runs have begun.
@@ -362,17 +362,22 @@ class Session:
         share_time(self._queue, queue)
         return queue
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
+    def _in_background(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
         self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        task.add_done_callback(self._end_of_background)
         return task
+
+    def _end_of_background(self, task: asyncio.Task[None]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the worker goes on without `%s`, ended by a bug", task.get_name(), exc_info=error)
 
     def _use_credentials(self, credentials: Credentials) -> None:
         self._credentials = credentials
         self._keeper.use_credentials(credentials)
         self._expiry.cancel()
-        self._expiry = self._in_background(self._warn_of_expiry())
+        self._expiry = self._in_background("warning of expiry", self._warn_of_expiry())
         log.info("the worker's own credentials were replaced: client %s", credentials.client_id)
 
     async def _warn_of_expiry(self) -> None:
@@ -437,9 +442,8 @@ class Session:
             self._finished.set()
 
     def _on_idle(self, _: list[ClaimedRun]) -> None:
-        if self._runs.unresolved or self._shutdown.has_begun:
-            return
-        self._call_hook("on_idle", partial(self._worker.on_idle, self._runs.idle_for()))
+        if not (self._runs.unresolved or self._shutdown.has_begun):
+            self._call_hook("on_idle", partial(self._worker.on_idle, self._runs.idle_for()))
 
     def _call_hook(self, name: str, hook: Callable[[], object]) -> None:
         """Call a hook of the worker. If it exits, the worker shuts down before, and leaves no run behind."""

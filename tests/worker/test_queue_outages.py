@@ -347,6 +347,21 @@ async def test_a_state_that_is_not_known_loses_no_run_until_it_is_resolved(
     assert "the Queue has resolved the run as withdrawn, new" in str(run.lost)
 
 
+async def test_a_poll_for_canceled_runs_that_fails_by_a_bug_is_logged_and_not_the_last(
+    world: World, clock: PassingClock, queue: AsyncQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd, run = await claimed(world, queue, clock), await claimed(world, queue, clock)
+    odd.task_id = "\ud800"  # which cannot be sent
+    await queue.cancel_task(run.task_id)
+    polled = iter([[odd, run]])
+    watch = CancellationWatch(queue, lambda: next(polled, [run]), 100, clock)
+    await holds(lambda: not run.has_claim)
+    await watch.stop()
+    [record] = [each for each in caplog.records if each.levelno == logging.ERROR]
+    assert record.getMessage() == "cannot poll for canceled runs, retrying"
+    assert record.exc_info is not None
+
+
 class TestReporting:
     async def report(self, run: ClaimedRun, queue: AsyncQueue, clock: PassingClock) -> ClaimState:
         async def reclaim(_: ClaimedRun) -> None: ...

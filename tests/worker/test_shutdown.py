@@ -583,6 +583,19 @@ def test_a_termination_notice_that_fails_is_logged_once_and_called_again(
     assert "no cloud here" in caplog.text
 
 
+def test_a_bug_that_ends_work_in_the_background_is_logged_at_once_and_the_worker_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def buggy(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(shutdown, "termination_noticed", buggy)
+    task_id, logged = world.create(), "without `watch for termination notices`, ended by a bug"
+    worker_for(world, lambda _: until(lambda: logged in caplog.text), max_tasks=1).serve()
+    assert reasons(world, task_id) == ["completed"]
+    assert "RuntimeError: a bug" in caplog.text
+
+
 @pytest.mark.parametrize("notice", [False, "120", math.nan])
 def test_a_notice_that_is_not_a_number_is_an_error_of_the_hook_and_no_notice(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, notice: Any

@@ -58,9 +58,7 @@ class CancellationWatch:
 
     def hint(self, task_id: str | None = None) -> None:
         """Poll at once: one task, or all of them."""
-        poll = asyncio.create_task(
-            self._poll([run for run in self._runs() if task_id in {None, run.task_id}])
-        )
+        poll = asyncio.create_task(self._poll(task_id), name="cancellation hint")
         self._polls.add(poll)
         poll.add_done_callback(self._polls.discard)
 
@@ -71,14 +69,15 @@ class CancellationWatch:
     async def _run(self) -> None:
         while True:
             await self._clock.sleep_async(self._interval * uniform(1 - JITTER, 1 + JITTER))  # noqa: S311 - spreads calls
-            await self._poll(self._runs())
+            await self._poll()
 
-    async def _poll(self, runs: list[ClaimedRun]) -> None:
-        if not runs:
-            return
+    async def _poll(self, task_id: str | None = None) -> None:
         by_task: defaultdict[str, list[ClaimedRun]] = defaultdict(list)
-        for run in runs:  # there are two of a task that was canceled and rerun
-            by_task[run.task_id].append(run)
+        for run in self._runs():  # there are two of a task that was canceled and rerun
+            if task_id in {None, run.task_id}:
+                by_task[run.task_id].append(run)
+        if not by_task:
+            return
         try:
             async for each in self._queue.iter_statuses(list(by_task)):
                 for run in by_task[each.task_id]:
@@ -89,6 +88,8 @@ class CancellationWatch:
                 self._say_refused(error)
             else:
                 log.info("cannot poll for canceled runs, retrying: %s", error)
+        except Exception:  # a bug, or claims of a task source that the Queue cannot have; polls must go on
+            log.exception("cannot poll for canceled runs, retrying")
 
     def _say_refused(self, error: InsufficientScopes) -> None:
         """Say it once: the scopes do not change from one poll to the next."""
