@@ -129,11 +129,8 @@ class _Link(ABC):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """End the task; raises what ended it before, which is a bug."""
         if self._task is not None:
             await end_tasks(self._task)
-            if not self._task.cancelled():
-                self._task.result()
 
     async def _stay_connected(self) -> None:
         pause = FIRST_PAUSE
@@ -142,6 +139,8 @@ class _Link(ABC):
                 await self._connect()
             except (*CONNECTION_ERRORS, sqlite3.Error) as error:
                 self._note_loss(error)
+            except Exception:  # noqa: BLE001 - a bug; without a retry, no message would be sent any more
+                _log.exception("the connection to RabbitMQ at %s failed, retrying", self._host)
             if self.connected.is_set():
                 self.connected.clear()
                 pause = FIRST_PAUSE

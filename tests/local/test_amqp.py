@@ -270,6 +270,23 @@ async def test_nothing_is_lost_and_the_order_stays_while_the_broker_is_away(key:
         assert await bodies(queue, last=299) == list(range(300))
 
 
+async def test_messages_are_sent_after_a_bug_has_ended_a_connection_and_was_logged(
+    key: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    oldest, bugs = Outbox.oldest, [RuntimeError("a bug")]
+
+    def buggy(outbox: Outbox, count: int) -> list[amqp.StoredMessage]:
+        if bugs:
+            raise bugs.pop()
+        return oldest(outbox, count)
+
+    monkeypatch.setattr(Outbox, "oldest", buggy)
+    async with Publisher(BROKER) as publisher, listening(key) as queue:
+        publisher.publish(message(key, 1))
+        assert await bodies(queue, last=1) == [1]
+    assert "RuntimeError: a bug" in caplog.text
+
+
 async def test_a_publisher_without_messages_declares_its_exchanges_again_when_the_broker_comes_back() -> None:
     async with line_to_broker() as (line, url), Publisher(url) as publisher:
         publisher.connected.clear()
