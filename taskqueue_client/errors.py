@@ -356,7 +356,9 @@ class InsufficientScopes(ApiError):
 
     def __str__(self) -> str:
         missing = self.missing
-        return super().__str__() if missing is None else f"{self._summary()}: missing {in_words(missing)}"
+        if missing is None:
+            return super().__str__()
+        return f"{self._summary()}: {_caller_in(self.message)}missing {in_words(missing)}"
 
     @property
     def missing(self) -> ScopeExpression | None:
@@ -450,6 +452,15 @@ def shortened(text: str) -> str:
 
 
 _BLOCK = re.compile(r"```\n?(.*?)\n?```", re.DOTALL)
+_CLIENT_ID = re.compile(r"Client ID (\S+) does not have sufficient scopes")
+_NO_CREDENTIALS = "This request requires Taskcluster credentials"
+
+
+def _caller_in(message: str) -> str:
+    """Return whom an error message says to lack scopes, as the beginning of a sentence."""
+    if client_id := _CLIENT_ID.match(message):
+        return f"client '{client_id[1]}' is "
+    return "the request had no credentials; " if message.startswith(_NO_CREDENTIALS) else ""
 
 
 def _expression_in(message: str) -> ScopeExpression | None:

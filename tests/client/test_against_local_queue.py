@@ -194,6 +194,7 @@ def test_missing_scopes_are_named(make_client: Any, local: LocalQueue) -> None:
     with pytest.raises(InsufficientScopes) as caught:
         nobody.create_task(task_id, definition())
     assert "queue:create-task:project:none" in caught.value.missing_scopes
+    assert "the request had no credentials; missing queue:create-task:project:none" in str(caught.value)
     with pytest.raises(ResourceNotFound, match=task_id):
         nobody.status(task_id)
 
@@ -205,7 +206,7 @@ def test_temporary_credentials_do_what_they_are_for(
     made = temporary_credentials(local.credentials, ["queue:list-task-queues"], name=name)
     queue = make_client(local.root_url, made)
     assert queue.list_task_queues().task_queues == []
-    with pytest.raises(InsufficientScopes):
+    with pytest.raises(InsufficientScopes, match=f"client '{name or 'local'}' is missing"):
         queue.get_task_queue("prov/wt")
     with pytest.raises(InsufficientScopes):
         make_client(local.root_url, made.restricted_to([])).list_task_queues()

@@ -127,6 +127,29 @@ def test_a_refusal_lists_the_missing_scopes_and_alternatives_as_alternatives(
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("begins", "words"),
+    [
+        (
+            "Client ID a/b does not have sufficient scopes and is missing the following scopes:",
+            "client 'a/b' is missing x",
+        ),
+        (
+            "This request requires Taskcluster credentials that satisfy the following scope expression:",
+            "the request had no credentials; missing x",
+        ),
+        ("Another text:", "missing x"),
+    ],
+)
+def test_a_refusal_names_the_client_that_lacks_scopes(
+    client: Any, server: ScriptedServer, begins: str, words: str
+) -> None:
+    server.otherwise = say({"code": "InsufficientScopes", "message": f"{begins}\n\n```\nx\n```"}, 403)
+    with pytest.raises(errors.InsufficientScopes) as caught:
+        client.send(STATUS)
+    assert str(caught.value).endswith(f": HTTP 403 InsufficientScopes: {words}")
+
+
 FINISH = Call("finishArtifact", "PUT", "/x", NoneType, body={})
 
 
