@@ -254,3 +254,14 @@ def _message(response: Response, document: Mapping[str, Any]) -> str:
 def text_of_page(page: str) -> str:
     """Return what a reader of a proxy's page sees, shortened."""
     return errors.shortened(_WHITE.sub(" ", _TAG.sub(" ", page[: 20 * errors.LONGEST])).strip())
+
+
+def unreadable(body: bytes, error: Exception) -> str:
+    """Return why a body is not the JSON of a response, with its text if it may be a page of another server.
+
+    A body that may be JSON is not shown: it can have credentials.
+    """
+    if not body:
+        return "it is empty"
+    page = "" if body.lstrip().startswith((b"{", b"[")) else text_of_page(body.decode(errors="replace"))
+    return f"it is not JSON: {page}" if page else str(error)

@@ -46,6 +46,7 @@ from .api_responses import (
     error_of_response,
     is_framed,
     sender,
+    unreadable,
 )
 from .conversation import Call
 from .retry import Retries, Timeouts, retried
@@ -295,7 +296,7 @@ class Wire:
             if "truncated" in str(error) and not is_framed(response):
                 why = f"the response is incomplete: {error}"
                 raise TransportFailed(why).of_call(self.attempted(call)) from error
-            why = f"{sender(response.proxy)}{error if response.body else 'it is empty'}"
+            why = f"{sender(response.proxy)}{unreadable(response.body, error)}"
             raise errors.UnreadableResponse(self.attempted(call), response.status, why) from error
         except RecursionError as error:
             if call.returns in _CLAIMS and (body := cut(response.body)) != response.body:

@@ -158,8 +158,19 @@ def test_a_login_page_is_not_taken_for_a_response(
     client: Any, server: ScriptedServer, call: Call[Any]
 ) -> None:
     server.otherwise = Say(200, b"<html>please log in</html>", {"Content-Type": "text/html"})
-    with pytest.raises(errors.UnreadableResponse, match="HTTP 200"):
+    with pytest.raises(errors.UnreadableResponse, match=r"HTTP 200 .* it is not JSON: please log in$"):
         client.send(call)
+
+
+@pytest.mark.parametrize("body", [b'{"credentials": "a-secret', b' ["a-secret', b"<a-secret>"])
+def test_an_unreadable_response_that_may_be_json_is_not_shown(
+    client: Any, server: ScriptedServer, body: bytes
+) -> None:
+    server.otherwise = Say(200, body, {"Content-Length": str(len(body))})
+    with pytest.raises(errors.UnreadableResponse) as caught:
+        client.send(STATUS)
+    assert "a-secret" not in str(caught.value)
+    assert not str(caught.value).endswith(": ")
 
 
 @pytest.mark.parametrize("response", [Say(204, b""), Say(200, b""), say({})])
