@@ -102,7 +102,7 @@ def run_handler(
     check_kind("payload", payload, Mapping, "a dict")
     if isinstance(worker, type):
         worker = worker(
-            root_url="http://127.0.0.1:9",  # where nobody listens
+            root_url="http://127.0.0.1:9/run_handler-has-no-queue",  # nobody listens; errors have the URL
             task_queue_id="testing/handler",
             worker_group="testing",
             worker_id="handler",

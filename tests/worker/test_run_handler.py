@@ -362,9 +362,11 @@ def test_calls_of_the_handler_go_to_the_worker_s_deployment_and_no_secret_is_in_
     assert local_queue.access_token not in result.log
 
 
-def test_without_a_deployment_calls_fail_at_once() -> None:
+def test_without_a_deployment_calls_fail_at_once_and_the_error_says_why() -> None:
     result = run_handler(Caller, {})
     assert result.outcome == "internal-error"
+    assert "/run_handler-has-no-queue/" in str(result.error)
+    assert "/run_handler-has-no-queue/" in result.log
     assert "attempted once" in str(result.error)
 
 
