@@ -57,8 +57,6 @@ class _Consumer(ABC, Generic[HookResult]):
         arguments.check_kind("clock", clock, Clock | None)
         if on_state is not None:
             arguments.check_callback("on_state", on_state)
-        if reconcile is not None:
-            arguments.check_function("reconcile", reconcile)
         self._redeliveries = redeliveries
         self._duplicates = duplicates
         self._clock = clock or SystemClock()
@@ -298,6 +296,7 @@ class AsyncListener(_Consumer[Awaitable[object]]):
 
     @staticmethod
     def _asynchronous(hook: Callable[[Gap], Awaitable[object]]) -> Callable[[Gap], Awaitable[object]]:
+        arguments.check_function("reconcile", hook)
         return lambda gap: awaitable("reconcile", hook(gap))
 
     async def __aenter__(self) -> Self:
@@ -374,6 +373,8 @@ class Listener(_Consumer[object]):
 
     @staticmethod
     def _asynchronous(hook: Callable[[Gap], object]) -> Callable[[Gap], Awaitable[object]]:
+        arguments.check_callback("reconcile", hook)  # now, not in weeks, when there is a gap
+
         async def call(gap: Gap) -> None:
             check_finished("reconcile", await asyncio.to_thread(hook, gap))
 
@@ -438,9 +439,9 @@ class Listener(_Consumer[object]):
         as by Ctrl-C, the event is the next one, or returns to the queue.
 
         Raises:
-            InvalidArgument: `handler` is not a function.
+            InvalidArgument: `handler` is not a function, or an asynchronous one.
         """
-        arguments.check_function("handler", handler)
+        arguments.check_callback("handler", handler)
         with self._running():
             for event in self:
                 with self._handling(event):

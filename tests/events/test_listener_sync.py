@@ -431,6 +431,9 @@ def test_an_asynchronous_handler_ends_a_synchronous_listener_with_an_error_and_l
     async def handler(_: Event) -> None:
         pytest.fail("it is awaited")
 
+    def returns_a_coroutine(event: Event) -> object:
+        return handler(event)
+
     bindings = [events.task_completed(task_queue_id=pool)]
     sent = task_ids(1)
     with Listener(settings, bindings, queue=durable):
@@ -441,18 +444,33 @@ def test_an_asynchronous_handler_ends_a_synchronous_listener_with_an_error_and_l
         pytest.raises(TypeError, match="handler: returned a coroutine, which only an AsyncListener"),
         listener,
     ):
-        listener.run(handler)
+        listener.run(returns_a_coroutine)
     assert listener.counts.acknowledged == 0
     with Listener(settings, bindings, queue=durable) as listener:
         assert [task_of(next(listener))] == sent
 
 
-def test_an_asynchronous_state_callback_is_refused(settings: PulseSettings) -> None:
-    async def on_state(_: StateChange) -> None:
+def test_an_asynchronous_callback_is_refused_before_it_is_needed(settings: PulseSettings) -> None:
+    async def callback(_: object) -> None:
         pytest.fail("it is awaited")
 
+    bindings = [events.task_completed()]
     with pytest.raises(InvalidArgument, match=r"on_state: .*expected a function that is not asynchronous"):
-        Listener(settings, [events.task_completed()], on_state=on_state)
+        Listener(settings, bindings, on_state=callback)
+    with pytest.raises(InvalidArgument, match=r"reconcile: .*expected a function that is not asynchronous"):
+        Listener(settings, bindings, reconcile=callback)
+
+
+def test_an_asynchronous_handler_is_refused_before_there_is_an_event(
+    settings: PulseSettings, pool: str
+) -> None:
+    async def handler(_: Event) -> None:
+        pytest.fail("it is awaited")
+
+    with Listener(settings, [events.task_completed(task_queue_id=pool)]) as listener:
+        listener.stop()
+        with pytest.raises(InvalidArgument, match=r"handler: .*expected a function that is not asynchronous"):
+            listener.run(handler)
 
 
 def test_an_asynchronous_reconcile_hook_ends_a_synchronous_listener_with_an_error(
@@ -462,6 +480,9 @@ def test_an_asynchronous_reconcile_hook_ends_a_synchronous_listener_with_an_erro
 
     async def reconcile(_: Gap) -> None:
         pytest.fail("it is awaited")
+
+    def returns_a_coroutine(gap: Gap) -> object:
+        return reconcile(gap)
 
     async def delete(publisher: Publisher) -> None:
         await publisher.channel.queue_delete(f"queue/{settings.user}/{durable}")
@@ -474,7 +495,7 @@ def test_an_asynchronous_reconcile_hook_ends_a_synchronous_listener_with_an_erro
         settings,
         [events.task_completed(task_queue_id=pool)],
         queue=durable,
-        reconcile=reconcile,
+        reconcile=returns_a_coroutine,
         on_state=on_state,
         wait_initial=0.01,
     )
