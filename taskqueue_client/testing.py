@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from taskqueue_client import AsyncQueue, Queue
 
     from .definitions import TaskDefinition
-    from .local import LocalQueue
+    from .events import Event
+    from .local import LocalQueue, Message
     from .models import TaskStatus
     from .worker import WorkerLoop
     from .worker.handler_testing import TaskResult, run_handler
@@ -42,8 +43,8 @@ else:
 
 
 __all__ = [
-    "TaskFactory", "TaskResult", "TaskRunner", "async_queue", "local_queue", "queue", "run_handler",
-    "run_worker", "task_factory",
+    "TaskFactory", "TaskResult", "TaskRunner", "async_queue", "event_of", "local_queue", "queue",
+    "run_handler", "run_worker", "task_factory",
 ]  # fmt: skip
 
 TaskFactory = Callable[..., "TaskDefinition"]
@@ -108,6 +109,20 @@ async def async_queue(local_queue: LocalQueue) -> AsyncIterator[AsyncQueue]:
 
     async with AsyncQueue(local_queue.root_url, local_queue.credentials) as client:
         yield client
+
+
+def event_of(message: Message) -> Event:
+    """Return the event that a listener gets for a message of a local queue, to test a handler of events.
+
+    `local_queue.subscribe(lambda message: events.append(event_of(message)))` needs no broker.
+    """
+    import msgspec  # noqa: PLC0415 - pytest loads this module each time
+
+    from .events.event import read_event  # noqa: PLC0415 - as above
+
+    body = msgspec.json.encode(message.body)
+    headers = {"CC": message.cc}
+    return read_event(message.exchange, message.routing_key, body, headers, redelivered=False)
 
 
 @pytest.fixture

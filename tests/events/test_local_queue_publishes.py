@@ -16,6 +16,7 @@ from taskqueue_client.events import EXCHANGES, AsyncListener, Event, PulseSettin
 from taskqueue_client.events import wait_for_task as wait
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.models import TaskState
+from taskqueue_client.testing import event_of
 from tests.local.contract_schemas import violations
 
 WORKER: Any = {"worker_group": "wg", "worker_id": "w1"}
@@ -82,6 +83,18 @@ async def test_messages_of_all_eleven_exchanges_are_received_as_typed_events(
         "task-exception",
     ]
     assert all(event.routes == ("my.route",) for event in seen if not event.exchange.startswith("task-group"))
+
+
+async def test_a_test_makes_the_events_of_a_listener_without_a_broker(
+    local: LocalQueue, queue: Queue, settings: PulseSettings
+) -> None:
+    ids, group, made = [slugid() for _ in range(4)], slugid(), list[Event]()
+    bindings = [*for_group(group), *(binding for task_id in ids for binding in for_task(task_id))]
+    local.subscribe(lambda message: made.append(event_of(message)))
+    async with AsyncListener(settings, bindings) as listener:
+        live_eventful_lives(queue, ids, group)
+        received = await collect(listener)
+    assert made == received
 
 
 async def test_bodies_and_properties_of_published_messages_are_those_of_the_service(
