@@ -108,8 +108,14 @@ class MovableClock:
 
         Raises:
             ValueError: The sum is negative or not finite.
+            TypeError: An argument is not a number.
         """
-        step = seconds + 60 * (minutes + 60 * (hours + 24 * days))
+        try:
+            step = float(seconds + 60 * (minutes + 60 * (hours + 24 * days)))
+        except TypeError:
+            given = (seconds, minutes, hours, days)
+            allowed = "numbers, such as advance(60) or advance(minutes=1)"
+            raise TypeError(f"advance: {given!r} is not valid; expected {allowed}") from None
         if not 0 <= step < math.inf:
             raise ValueError(f"advance: {step} s is not valid; expected 0 or more: the clock cannot go back")
         with self._moved:

@@ -161,7 +161,12 @@ class Faults:
 
         Raises:
             ValueError: A value is out of range, or no endpoint has the fault's name.
+            TypeError: It is not a fault.
         """
+        if not isinstance(fault, Fault):  # pyright: ignore[reportUnnecessaryIsInstance] # any type
+            raise TypeError(
+                f"fault: {fault!r} is not valid; expected a fault such as Drop('queue.createTask')"
+            )
         self.add_json(msgspec.to_builtins(fault))
 
     def add_json(self, data: object) -> None:

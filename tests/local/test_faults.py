@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 import aiohttp
 import pytest
@@ -87,6 +89,21 @@ def test_a_fault_that_makes_no_sense_is_refused_with_the_reason(data: object, co
 def test_a_fault_from_code_is_checked_like_one_from_json() -> None:
     with pytest.raises(ValueError, match="times"):
         make_injector().faults.add(Drop("queue.createTask", times=0))
+
+
+@pytest.mark.parametrize("given", ["queue.createTask", Drop, None, {"kind": "drop"}])
+def test_what_is_not_a_fault_is_refused_with_an_example(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"fault: .* expected a fault such as Drop\('queue.createTask'\)"):
+        make_injector().faults.add(given)
+
+
+@pytest.mark.parametrize("given", [{"seconds": "5 minutes"}, {"seconds": timedelta(1)}, {"hours": None}])
+def test_a_clock_is_advanced_by_numbers(given: Any) -> None:
+    clock = MovableClock()
+    with pytest.raises(
+        TypeError, match=r"advance: .* expected numbers, such as advance\(60\) or advance\(minutes=1\)"
+    ):
+        clock.advance(**given)
 
 
 @pytest.mark.parametrize("after", [False, True])
