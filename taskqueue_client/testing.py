@@ -51,6 +51,9 @@ TaskFactory = Callable[..., "TaskDefinition"]
 
 _TASK_QUEUE_ID = "test-provisioner/test-worker"
 
+_MAX_IDLE = 30.0
+"""Seconds without work after which a worker ends: with `max_tasks=2`, it may wait for a run in vain."""
+
 
 class TaskRunner(Protocol):
     """The type of the fixture `run_worker`."""
@@ -72,11 +75,12 @@ class TaskRunner(Protocol):
             payload: The task's payload.
             task: Other keys of the task's definition.
             config_file: A file with settings of the worker, such as those of its `settings_type`.
-            **settings: Settings of the worker.
+            **settings: Settings of the worker. By default, it ends after one run, or 30 s without work.
 
         Raises:
             InvalidArgument: No worker with these arguments would claim the task.
-            RuntimeError: The worker ran another task, which was pending before, or has reported nothing.
+            RuntimeError: The worker ran another task, which was pending before, or has reported nothing; or
+                an event loop runs in this thread: `await asyncio.to_thread(run_worker, …)`.
         """
         ...
 
@@ -165,12 +169,14 @@ def run_worker(local_queue: LocalQueue, task_factory: TaskFactory) -> Iterator[T
         config_file: str | PathLike[str] | None = None,
         **settings: Unpack[WorkerSettings],
     ) -> TaskResult:
+        _check_no_event_loop()
         _check_class(worker)
         used: WorkerSettings = {
             "task_queue_id": (task or {}).get("taskQueueId", _TASK_QUEUE_ID),
             "worker_group": "testing",
             "worker_id": "worker",
             "max_tasks": 1,
+            "max_idle": _MAX_IDLE,
             "cancellation_poll_interval": 0.1,
             **settings,
         }
@@ -187,6 +193,17 @@ def run_worker(local_queue: LocalQueue, task_factory: TaskFactory) -> Iterator[T
 
     with client:
         yield run
+
+
+def _check_no_event_loop() -> None:
+    import asyncio  # noqa: PLC0415 - as above
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    how = "in an asynchronous test, use `await asyncio.to_thread(run_worker, …)`"
+    raise RuntimeError(f"run_worker blocks until the worker has ended: {how}")
 
 
 def _check_class(worker: object) -> None:

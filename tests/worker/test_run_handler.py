@@ -28,6 +28,7 @@ from taskqueue_client import (
     TaskRun,
     WorkerLoop,
     slugid,
+    testing,
 )
 from taskqueue_client.errors import ConnectionFailed, InvalidArgument
 from taskqueue_client.testing import TaskFactory, TaskResult, TaskRunner, run_handler
@@ -497,6 +498,26 @@ def test_run_worker_refuses_a_task_that_its_worker_would_wait_for_without_end(
         run_worker(Greeter, {"name": "Ada"}, task={"dependencies": [unresolved]})
     with pytest.raises(InvalidArgument, match=r"task.taskQueueId: 'a/b' .* worker serves: c/d, e/f"):
         run_worker(Greeter, {"name": "Ada"}, task_queue_id=["c/d", "e/f"], task={"taskQueueId": "a/b"})
+
+
+def test_run_worker_ends_a_worker_that_waits_for_a_further_task_without_end(
+    run_worker: TaskRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(testing, "_MAX_IDLE", 0.1)
+    assert run_worker(Greeter, {"name": "Ada"}, max_tasks=2).outcome == "completed"
+
+
+async def test_run_worker_says_how_an_asynchronous_test_calls_it(
+    run_worker: TaskRunner, local_queue: LocalQueue
+) -> None:
+    messages: list[object] = []
+    local_queue.subscribe(messages.append)
+    with pytest.raises(
+        RuntimeError, match=r"run_worker blocks .* `await asyncio.to_thread\(run_worker, …\)`"
+    ):
+        run_worker(Greeter, {"name": "Ada"})
+    assert messages == []
+    assert (await asyncio.to_thread(run_worker, Greeter, {"name": "Ada"})).outcome == "completed"
 
 
 @pytest.mark.parametrize("given", [[], None, 5])
