@@ -413,9 +413,10 @@ def _check_methods(worker: WorkerLoop) -> None:
 def _check_names(settings: Mapping[str, object]) -> None:
     """Refuse a misspelled setting before another one is found to be missing."""
     if unknown := sorted(settings.keys() - WorkerSettings.__optional_keys__):
-        closest = get_close_matches(unknown[0], sorted(WorkerArguments.__optional_keys__), n=1)
-        hint = f"; the closest known one is {closest[0]}" if closest else ""
-        raise InvalidArgument(unknown[0], "", "", f"unknown argument{hint}")
+        known = sorted(WorkerArguments.__optional_keys__)
+        closest = get_close_matches(unknown[0], known, n=1, cutoff=_LIKENESS)
+        hint = f"the closest known one is {closest[0]}" if closest else f"known arguments: {', '.join(known)}"
+        raise InvalidArgument(unknown[0], "", "", f"unknown argument; {hint}")
 
 
 def _warn_of_names(kind: type[WorkerLoop], settings: Mapping[str, object]) -> None:

@@ -175,6 +175,19 @@ def test_a_misspelled_argument_is_refused_before_others_are_missing(name: str, c
     assert str(refused.value) == f"{name}: unknown argument; the closest known one is {closest}"
 
 
+@pytest.mark.parametrize("name", ["reclaim_interval", "worker_type", "task_max_timeout", "capacity"])
+def test_an_argument_that_resembles_none_is_refused_with_all_that_are_known(name: str) -> None:
+    class Idle(WorkerLoop):
+        def run_task(self, task: TaskRun) -> None:
+            """Do nothing."""
+
+    arguments: Any = {name: "s3cret"}
+    with pytest.raises(InvalidArgument) as refused:
+        Idle(**arguments)
+    assert str(refused.value).startswith(f"{name}: unknown argument; known arguments: artifact_storage, ")
+    assert "max_run_time, " in str(refused.value)
+
+
 def test_a_worker_runs_again_when_it_has_ended(world: World) -> None:
     worker = worker_for(world, lambda _: None, max_tasks=1)
     for _ in range(2):
