@@ -137,7 +137,8 @@ def _checked_validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are 
     try:
         draft.check_schema(schema, format_checker())
     except jsonschema.SchemaError as error:
-        raise _wrong_schema(error.absolute_path, None, "", error.message) from None
+        reasons = "; ".join(each.message for each in error.context or ()) or error.message  # of alternatives
+        raise _wrong_schema(error.absolute_path, None, "", reasons) from None
     _check_parts(schema, draft)
     return make_validator(schema, draft)
 
