@@ -210,6 +210,11 @@ def test_a_command_runs_in_the_work_directory_with_its_own_environment(tmp_path:
         assert printed_in(context) == [str(tmp_path / "work"), "abc", str(tmp_path / "work" / "sub")]
 
 
+def test_none_is_the_default_of_each_option_that_has_a_value(context: CommandContext) -> None:
+    run_command("pwd; cat", context, shell=True, cwd=None, input=None, env=None, timeout=None)
+    assert printed_in(context) == [str(context.work_directory)]
+
+
 def test_a_path_is_an_argument(context: CommandContext) -> None:
     assert run_command(["test", "-d", context.work_directory], context).exit_code == 0
 

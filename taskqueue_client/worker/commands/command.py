@@ -73,8 +73,8 @@ class CommandOptions(TypedDict, total=False):
     env: Mapping[str, str] | None
     pass_credentials: bool
     shell: bool
-    cwd: str | os.PathLike[str]
-    input: str | bytes
+    cwd: str | os.PathLike[str] | None
+    input: str | bytes | None
     capture: bool | Literal["stdout", "stderr"]
     timeout: float | str | None
     check: bool
@@ -267,9 +267,11 @@ class _Run:
         self._args = _arguments(command, shell=options.get("shell", False))
         self._shown = command if isinstance(command, str) else self._quoted(context)
         self._context = context
-        check_path("cwd", options.get("cwd", ""))
-        self._cwd = context.work_directory / options.get("cwd", "")
-        self._input = _encoded(options.get("input", b""))
+        cwd = options.get("cwd")
+        if cwd is not None:
+            check_path("cwd", cwd)
+        self._cwd = context.work_directory / ("" if cwd is None else cwd)
+        self._input = _encoded(options.get("input"))
         self._captured = _captured(options.get("capture", False))
         timeout = seconds("timeout", options.get("timeout"))
         self._timeout = math.inf if timeout is None else timeout
@@ -422,6 +424,8 @@ _CAPTURES: Mapping[object, tuple[str, ...]] = {
 
 
 def _encoded(given: object) -> bytes:
+    if given is None:
+        return b""
     if isinstance(given, str):
         return encoded("input", given)
     if isinstance(given, bytes):
