@@ -194,8 +194,8 @@ class WorkerLoop(ABC):
             end: How the run ended.
         """
 
-    def run_time_limit(self, task: TaskRun, /) -> float | None:  # noqa: ARG002 - for those who override it
-        """Return how many seconds a run may take, all attempts together, or None for no limit.
+    def run_time_limit(self, task: TaskRun, /) -> float | str | None:  # noqa: ARG002 - for those who override
+        """Return how long a run may take, in seconds or as `10 minutes`, all attempts together; or None.
 
         Override it to return `task.payload.get("maxRunTime")`, for example. `max_run_time` bounds the run as
         well. It is called when the payload has been checked, and must be quick; if it raises, the run ends as

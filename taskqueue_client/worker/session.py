@@ -230,7 +230,7 @@ class Session:
             run_time_limit=self._run_time_limit,
         )
 
-    def _run_time_limit(self, task: TaskRun) -> float | None:
+    def _run_time_limit(self, task: TaskRun) -> float | str | None:
         return self._hooks.call("run_time_limit", partial(self._worker.run_time_limit, task))
 
     def _serve_logs(self, stack: AsyncExitStack) -> LiveLogs | None:

@@ -166,6 +166,9 @@ class Decorated(WorkerLoop):
     def on_task_end(self, ended: TaskEnd) -> None:
         assert ended.task_id
 
+    def run_time_limit(self, run: TaskRun) -> str:
+        return f"{len(run.scopes)} minutes"
+
 
 class Recording(Queue):
     """Endpoints can be overridden like any method."""

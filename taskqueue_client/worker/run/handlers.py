@@ -338,7 +338,7 @@ class Attempts:
             if self._resources.has_commands:
                 await asyncio.to_thread(self._resources.end_commands)
 
-    def _own_time_limit(self) -> float | None:
+    def _own_time_limit(self) -> float | str | None:
         try:
             return self._shared.run_time_limit(TaskRun(self._resources, UnawaitedCalls()))
         except Exception:

@@ -140,7 +140,7 @@ class SharedResources:
     live_logs: LiveLogs | None
     tracing: Tracing
     schema: PayloadSchema | None
-    run_time_limit: Callable[[TaskRun], float | None]
+    run_time_limit: Callable[[TaskRun], float | str | None]
     download_attempts: int = 12
 
 
