@@ -106,7 +106,9 @@ def _member(queue: Queue, task_id: str) -> TaskAndStatus:
 
 def _print_one(member: TaskAndStatus, now: datetime, blocked_by: str) -> None:
     status, metadata = member.status, member.task["metadata"]
-    state = f"{status.state}, {_BLOCKED} by {blocked_by}" if blocked_by else status.state
+    state = f"{status.state}, {_BLOCKED} by {blocked_by}" if blocked_by else str(status.state)
+    if status.state == TaskState.RUNNING and (until := status.runs[-1].taken_until):
+        state += f", claimed until {in_utc(until)}"  # if its worker is gone, the run ends then
     retries = "1 retry" if status.retries_left == 1 else f"{status.retries_left} retries"
     rows = {
         "task": f"{metadata['name']} ({status.task_id})",

@@ -133,6 +133,16 @@ def test_status_names_the_failed_task_that_blocks_one_even_if_it_is_an_indirect_
     assert line.split() == ["last", last, "unscheduled", "blocked"]
 
 
+def test_status_says_until_when_a_running_task_is_claimed(create: Create, queue: Queue) -> None:
+    task_id = create("compile")
+    run_ = queue.claim_task(task_id, 0, worker_group="tests", worker_id="w").status.runs[0]
+    assert run_.taken_until is not None
+    state = f"state     running, claimed until {run_.taken_until:%Y-%m-%d %H:%M:%S} UTC, 5 retries left\n"
+    assert state in run("status", task_id).stdout
+    queue.report_completed(task_id, 0)
+    assert "state     completed, 5 retries left\n" in run("status", task_id).stdout
+
+
 def test_status_names_three_of_the_tasks_that_block_one(create: Create, queue: Queue) -> None:
     failed = [create(name) for name in "abcde"]
     completed = create("completed")
