@@ -105,6 +105,7 @@ class FailureReporter:
 async def main(task_group_id: str, webhook: str) -> None:
     """Report the failures of a group until Ctrl-C."""
     logging.basicConfig(level=logging.INFO)
+    logging.getLogger("aiormq").setLevel(logging.CRITICAL)  # it logs tracebacks of lost connections otherwise
     async with AsyncQueue.from_env() as queue, aiohttp.ClientSession() as session:
         await FailureReporter(queue, session, webhook).listen(task_group_id)
 
