@@ -24,8 +24,10 @@ from taskqueue_client import (
     InternalError,
     LocalQueue,
     Queue,
+    ReasonResolved,
     TaskFailed,
     TaskRun,
+    TaskState,
     WorkerLoop,
     slugid,
     testing,
@@ -577,6 +579,7 @@ def returning(returned: Any, *, is_async: bool) -> type[WorkerLoop]:
         *(False, 1, -1, pytest.param(10**5000, id="large"), TaskFailed("x"), ValueError()),
         *(CommandResult(1, None, 0, 0, 0, 0), CommandResult(None, 9, 0, 0, 0, 0)),
         subprocess.CompletedProcess[str]("make", 2),
+        *("failed", TaskState.FAILED, TaskState.EXCEPTION, ReasonResolved.INTERMITTENT_TASK, TaskFailed),
     ],
 )
 def test_a_handler_that_returns_a_failure_completes_with_a_warning(
@@ -594,6 +597,8 @@ def test_a_handler_that_returns_a_failure_completes_with_a_warning(
         True,
         0,
         "done",
+        TaskState.COMPLETED,
+        ReasonResolved.COMPLETED,
         1.0,
         CommandResult(0, None, 0, 0, 0, 0),
         subprocess.CompletedProcess[str]("make", 0),

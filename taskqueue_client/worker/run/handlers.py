@@ -15,9 +15,11 @@ from functools import partial
 from subprocess import CompletedProcess
 from typing import Any, NamedTuple, Self, cast
 
+from taskqueue_client.models import TaskState
 from taskqueue_client.worker.commands.command import CommandResult
 from taskqueue_client.worker.config import INTERVAL
 from taskqueue_client.worker.outcomes import (
+    RESOLUTIONS,
     IntermittentTask,
     InternalError,
     Outcome,
@@ -163,6 +165,10 @@ async def _raised_by_coroutine(
     return None
 
 
+_FAILURES = {*filter(None, RESOLUTIONS.values()), TaskState.EXCEPTION}
+"""States and reasons that a handler may return, although it has to raise an outcome."""
+
+
 def _warn_of_returned_failure(returned: object, resources: RunResources) -> None:
     """Say that the task is completed although the handler returns an error, or what a `main` returns then."""
     if isinstance(returned, CommandResult):
@@ -171,7 +177,9 @@ def _warn_of_returned_failure(returned: object, resources: RunResources) -> None
         is_failure = returned.returncode != 0
     else:
         is_status = type(returned) is int and returned != 0
-        is_failure = returned is False or is_status or isinstance(returned, BaseException)
+        is_name = isinstance(returned, str) and returned in _FAILURES
+        kind = returned if isinstance(returned, type) else type(returned)
+        is_failure = returned is False or is_status or is_name or issubclass(kind, BaseException)
     if is_failure:
         resources.log.logger.warning(
             "what run_task returned has no effect: to fail the task, raise TaskFailed"
