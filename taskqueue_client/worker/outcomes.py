@@ -149,6 +149,15 @@ def outcome_of(raised: BaseException | None, payload: object) -> BaseException |
     return outcome
 
 
+def leaves_of(raised: BaseException) -> Iterator[BaseException]:
+    """Yield the exceptions of a group and of the groups in it; for another exception, only that one."""
+    if isinstance(raised, BaseExceptionGroup):
+        for each in cast("BaseExceptionGroup[BaseException]", raised).exceptions:
+            yield from leaves_of(each)
+    else:
+        yield raised
+
+
 def malformed(problems: list[Problem]) -> MalformedPayload:
     """Return the outcome of a payload with problems, which it lists."""
     words = "".join(f"\n  {each}" for each in problems)

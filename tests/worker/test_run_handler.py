@@ -590,6 +590,23 @@ def test_a_handler_that_returns_a_failure_completes_with_a_warning(
     assert "WARNING what run_task returned has no effect: to fail the task, raise TaskFailed\n" in result.log
 
 
+def test_the_log_has_each_outcome_of_a_group_and_the_one_that_counts_at_its_end() -> None:
+    class Checks(WorkerLoop):
+        async def run_task(self, task: TaskRun) -> None:
+            del task
+            tests = ExceptionGroup("tests", [TaskFailed("unit: 1 failed"), TaskFailed("types: 2 errors")])
+            message = "checks"
+            raise ExceptionGroup(message, [TaskFailed("lint: 3 errors"), tests])
+
+    result = run_handler(Checks, {})
+    assert result.outcome == "failed"
+    assert [line.partition(" ")[2] for line in result.log.splitlines()[1:]] == [
+        "ERROR TaskFailed: unit: 1 failed",
+        "ERROR TaskFailed: types: 2 errors",
+        "ERROR TaskFailed: lint: 3 errors",
+    ]
+
+
 @pytest.mark.parametrize(
     "returned",
     [

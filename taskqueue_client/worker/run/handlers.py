@@ -23,6 +23,7 @@ from taskqueue_client.worker.outcomes import (
     IntermittentTask,
     InternalError,
     Outcome,
+    leaves_of,
     outcome_for,
     outcome_of,
     text_of,
@@ -303,7 +304,12 @@ class Attempts:
             return self._outcome_of(error)
 
     def _outcome_of(self, raised: BaseException | None) -> BaseException | None:
-        return raised and outcome_of(raised, self._resources.definition()["payload"])
+        found = raised and outcome_of(raised, self._resources.definition()["payload"])
+        if raised is not None and found is not raised:
+            _, *others = leaves_of(raised)  # the log will end with the first one, which counts
+            for each in others:
+                self._resources.log.logger.error("%s: %s", type(each).__name__, text_of(each))
+        return found
 
     def stop(self, reason: Outcome) -> bool:
         """Stop the handler, and all attempts; return whether that is new. The first reason counts."""
