@@ -257,11 +257,11 @@ def text_of_page(page: str) -> str:
 
 
 def unreadable(body: bytes, error: Exception) -> str:
-    """Return why a body is not the JSON of a response, with its text if it may be a page of another server.
+    """Return why a body is not the JSON of a response, with its text if it is a page of another server.
 
-    A body that may be JSON is not shown: it can have credentials.
+    Nothing else is shown: JSON in another encoding, for example, may have credentials.
     """
     if not body:
         return "it is empty"
-    page = "" if body.lstrip().startswith((b"{", b"[")) else text_of_page(body.decode(errors="replace"))
+    page = text_of_page(body.decode(errors="replace")) if body.lstrip().startswith(b"<") else ""
     return f"it is not JSON: {page}" if page else str(error)

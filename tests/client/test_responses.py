@@ -162,7 +162,10 @@ def test_a_login_page_is_not_taken_for_a_response(
         client.send(call)
 
 
-@pytest.mark.parametrize("body", [b'{"credentials": "a-secret', b' ["a-secret', b"<a-secret>"])
+@pytest.mark.parametrize(
+    "body",
+    [b'{"credentials": "a-secret', b' ["a-secret', b"<a-secret>", b'\xef\xbb\xbf{"a-secret', b'"a-secret'],
+)
 def test_an_unreadable_response_that_may_be_json_is_not_shown(
     client: Any, server: ScriptedServer, body: bytes
 ) -> None:
