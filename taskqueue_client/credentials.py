@@ -306,16 +306,6 @@ def _credentials_in(environ: Mapping[str, str]) -> Credentials | None:
     return None
 
 
-class _Hidden:
-    """The replacement of a secret in an error."""
-
-    def __repr__(self) -> str:
-        return "<hidden>"
-
-
-_HIDDEN = _Hidden()
-
-
 def _hidden(secret: object) -> object:
     """Return what an error shows in the place of a secret: its type, if that is wrong."""
-    return _HIDDEN if isinstance(secret, str) else type(secret)
+    return "<not shown>" if isinstance(secret, str) else type(secret)
