@@ -67,7 +67,7 @@ class TestResponsesToPolls:
             (LIST.replace("UEhNPg==", "&unknown;"), "undefined entity"),
             ("<html></html>", "found <html>"),
             ("<QueueMessagesList><Other/></QueueMessagesList>", "found <Other> below /QueueMessagesList"),
-            (LIST.replace("id-1", "<b>id-1</b>"), "found <b>"),
+            (LIST.replace("id-1", "<b>id-1</b>"), "expected MessageId"),
             (
                 LIST.replace("<DequeueCount>2</DequeueCount>", ""),
                 "expected MessageId, PopReceipt and DequeueCount",
@@ -75,7 +75,10 @@ class TestResponsesToPolls:
             (LIST.replace(">2<", ">-2<"), "expected MessageId"),
             (LIST.replace(">2<", f">{'9' * 5000}<"), "expected MessageId"),
             (LIST.replace("id-1", ""), "expected MessageId"),
-            (f"<QueueMessagesList>{'<QueueMessage>' * 100_000}", "found <QueueMessage>"),
+            (
+                f"<QueueMessagesList>{'<QueueMessage>' * 100_000}",
+                "100,001 tags of XML; expected at most 5,000",
+            ),
         ],
     )
     def test_that_are_something_else_are_refused_with_the_finding(self, document: str, finding: str) -> None:
