@@ -24,7 +24,6 @@ import weakref
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import PurePath
@@ -81,11 +80,8 @@ class Access:
 
     def check_cookie(self, request: web.BaseRequest) -> None:
         """Refuse a request of a browser that has not exchanged the token for a cookie."""
-        try:
-            cookie = SimpleCookie(request.headers.get("Cookie", "")).get(_cookie_name(request))
-        except CookieError:
-            cookie = None
-        if cookie is None or not _are_equal(cookie.value, self._cookie):
+        cookie = request.cookies.get(_cookie_name(request))
+        if cookie is None or not _are_equal(cookie, self._cookie):
             refuse(
                 "AuthenticationFailed",
                 "The cookie of the page is missing or not valid; open the address that the queue printed",
