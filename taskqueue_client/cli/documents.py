@@ -203,14 +203,18 @@ class _Loader(yaml.SafeLoader):
             problem = f"cannot be read as {kind} in JSON"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
         keys: set[str] = set()
-        for key, _ in node.value:
+        for key, _ in node.value:  # before `<<` adds the keys of another mapping, which these may replace
             if isinstance(key, yaml.ScalarNode):
                 if key.value in keys:
                     problem = f"duplicate key {key.value!r}"
                     raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
                 keys.add(key.value)
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
         self.flatten_mapping(node)
         node.value = [(self._as_text(key), value) for key, value in node.value]
         return super().construct_mapping(node, deep)

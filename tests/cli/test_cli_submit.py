@@ -201,6 +201,15 @@ def test_keys_in_yaml_that_are_numbers_are_text(definition: dict[str, Any], queu
 
 
 @pytest.mark.usefixtures("deployment")
+def test_a_key_that_replaces_a_merged_one_is_no_duplicate(definition: dict[str, Any], queue: Queue) -> None:
+    text = yaml.safe_dump({**definition, "payload": {}})
+    Path("task.yml").write_text(text + "extra: {a: &a {key: 0}, x: {b: &b {<<: *a, key: 1}}, c: {<<: *b}}\n")
+    (printed,) = run_json("submit", "task.yml")
+    extra = {"a": {"key": 0}, "x": {"b": {"key": 1}}, "c": {"key": 1}}
+    assert queue.task(printed["taskIds"]["task"])["extra"] == extra
+
+
+@pytest.mark.usefixtures("deployment")
 def test_a_file_that_is_not_text_is_refused() -> None:
     Path("a.yml").write_bytes(b"b: 1\na: \xff\n")
     assert refused("submit", "a.yml") == "Error: a.yml, line 2, column 4: not UTF-8: byte 0xff"
