@@ -7,6 +7,7 @@ storage, synchronous and asynchronous, use the same settings.
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from base64 import b64encode
 from dataclasses import dataclass, field
@@ -143,7 +144,7 @@ class NetworkSettings:
         return urllib3.ProxyManager(proxy.url, proxy_headers=proxy.headers, **options)
 
 
-_HTTP = "an http:// or https:// URL with a host"
+_HTTP = "an http:// or https:// URL with a host without spaces, in UTF-8"
 _SOCKS = "a socks4://, socks4a://, socks5:// or socks5h:// URL"
 
 
@@ -207,8 +208,10 @@ def _proxy_parts(url: str) -> SplitResult | None:
     schemes = HTTP_PROXIES + SOCKS_PROXIES if find_spec("socks") else HTTP_PROXIES
     try:
         parts = urlsplit(url)
-        usable = parts.scheme in schemes and parts.hostname and parts.port != 0
-    except ValueError:  # the port is not a number, or a bracket is not closed
+        parts.netloc.encode()
+        has_host = re.fullmatch(r"\S+", parts.hostname or "")
+        usable = has_host and parts.scheme in schemes and parts.port != 0
+    except ValueError:  # the port is not a number, a bracket is not closed, or bytes are not UTF-8
         return None
     return parts if usable else None
 

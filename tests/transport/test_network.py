@@ -101,6 +101,31 @@ def test_a_socks_proxy_needs_pysocks_and_a_transport_that_can_use_it(
             NetworkSettings().proxy("http://tc.example.com", socks=True)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        " ",
+        "http://a proxy.test",
+        "http://\N{NO-BREAK SPACE}proxy.test",
+        "http://proxy.test\udcff:3128",
+        "http://me:hidden\udcff@proxy.test",
+    ],
+)
+def test_a_proxy_that_no_request_could_reach_is_refused_with_its_variable(
+    monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    """White space around a value, and bytes that are not UTF-8, as an environment may have them."""
+    monkeypatch.setattr(os, "environ", {"HTTP_PROXY": url})
+    with pytest.raises(InvalidArgument, match=r"HTTP_PROXY.*host without spaces, in UTF-8") as refused:
+        NetworkSettings().check("http://tc.example.com")
+    assert "hidden" not in str(refused.value)
+
+
+def test_a_proxys_password_may_have_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"HTTP_PROXY": "http://me:a b@proxy.test:3128"})
+    assert NetworkSettings().proxy("http://tc.example.com") == Proxy(PROXY, "me:a b")
+
+
 @pytest.mark.parametrize("variable", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"])
 def test_a_ca_bundle_that_is_missing_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str
