@@ -315,6 +315,8 @@ def _check_values(db: str, claim_timeout: float, admin_secret: str | None, metho
         raise ValueError("db: empty; expected the path of a file, or :memory:")
     if admin_secret == "":
         raise ValueError("admin_secret: empty; every request would match it")
+    if admin_secret is not None and not admin_secret.isprintable():  # a header could not contain it
+        raise ValueError("admin_secret: not valid; expected a str of printable Unicode, in one line")
     if unknown := sorted({*methods} - {*OBJECT_METHODS}):
         raise ValueError(f"object_methods: {unknown} are not known; allowed: {', '.join(OBJECT_METHODS)}")
 

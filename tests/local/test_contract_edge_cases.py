@@ -259,6 +259,14 @@ def test_an_argument_must_not_be_empty(name: str) -> None:
         LocalQueue(**{name: ""})  # type: ignore[arg-type] # both are texts
 
 
+@pytest.mark.parametrize("secret", ["\udcff", "hidden\n"])
+def test_a_secret_that_no_header_can_contain_is_refused_with_its_name(secret: str) -> None:
+    """A byte of an environment variable that is not UTF-8, and the end of a line of a file."""
+    with pytest.raises(ValueError, match=r"admin_secret: .* printable") as refused:
+        LocalQueue(admin_secret=secret)
+    assert secret not in str(refused.value)
+
+
 FULL = sqlite3.OperationalError("database or disk is full")
 FULL.sqlite_errorcode = sqlite3.SQLITE_FULL
 
