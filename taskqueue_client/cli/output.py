@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import sys
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
+from shutil import get_terminal_size
 
 import click
 import msgspec
@@ -68,7 +70,7 @@ def console(*, stderr: bool = False) -> Console:
     It is interactive only on a terminal: variables such as `FORCE_COLOR` change only its colors.
     """
     stream = sys.stderr if stderr else sys.stdout
-    width, is_interactive = (None, None) if stream.isatty() else (_WIDE, False)
+    width, is_interactive = (_terminal_width(), None) if stream.isatty() else (_WIDE, False)
     return Console(
         stderr=stderr,
         width=width,
@@ -77,6 +79,11 @@ def console(*, stderr: bool = False) -> Console:
         highlight=False,
         emoji=False,
     )
+
+
+def _terminal_width() -> int | None:
+    """Return the width if a shell has set it to 0, for which rich shows nothing; else None: rich asks."""
+    return get_terminal_size().columns if os.environ.get("COLUMNS") == "0" else None
 
 
 def new_table(*columns: str, shortened: str) -> Table:

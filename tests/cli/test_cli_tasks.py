@@ -450,6 +450,15 @@ def test_watch_prints_lines_on_a_terminal_that_cannot_redraw(create: Create, que
         assert terminal.read_all() == f"{task_id} compile exception canceled\r\n"
 
 
+def test_a_terminal_of_unknown_width_has_80_columns(create: Create) -> None:
+    """A shell that has not asked for its size, such as one on a serial console, may have set COLUMNS to 0."""
+    task_id = create("compile")
+    with on_a_terminal("status", task_id, task_id, columns=0) as (_, terminal):
+        heading, row, *_ = terminal.read_all().splitlines()
+    assert "STATE" in heading
+    assert row.split()[:3] == ["compile", task_id, "pending"]
+
+
 @pytest.mark.parametrize("width", [60, 80])
 def test_a_narrow_terminal_cuts_off_names_but_neither_ids_nor_states(create: Create, width: int) -> None:
     task_id = create("mochitest " + "x" * 100)
