@@ -30,12 +30,17 @@ else:
     from types import CoroutineType as AsyncResult
 
 __all__ = [
-    "NO_THREAD", "AsyncResult", "LoopEnd", "begin", "call_on_threads", "end_other_tasks", "end_tasks",
-    "is_canceled", "running_loop",
+    "NO_THREAD", "RAISE_LIMIT", "AsyncResult", "LoopEnd", "begin", "call_on_threads", "end_other_tasks",
+    "end_tasks", "is_canceled", "running_loop",
 ]  # fmt: skip
 
 NO_THREAD = "can't start new thread"
 """The text of Python's `RuntimeError` when the system does not start another thread."""
+
+RAISE_LIMIT = (
+    "raise the limit of processes (`ulimit -u`, or that of the container) or of memory (`ulimit -v`)"
+)
+"""What to do then: Python does not say which limit it was. The stack of a thread takes address space."""
 
 _TICK = 0.01  # seconds between two looks whether threads have ended, after an error
 

@@ -13,7 +13,7 @@ import click
 
 from taskqueue_client import errors
 from taskqueue_client._arguments import printable
-from taskqueue_client._protocol.threads_and_tasks import NO_THREAD
+from taskqueue_client._protocol.threads_and_tasks import NO_THREAD, RAISE_LIMIT
 from taskqueue_client._transport.connection_errors import UNTRUSTED
 from taskqueue_client._transport.network import NetworkSettings, proxy_variable
 from taskqueue_client.artifacts import ArtifactError
@@ -63,8 +63,7 @@ def failure_of(error: Exception) -> Failure | None:
     if isinstance(error, RecursionError):
         return Failure("the input is nested too deeply")
     if str(error) == NO_THREAD:
-        message = "the system starts no more threads: raise the limit (`ulimit -u`, or that of the container)"
-        return Failure(message, ExitStatus.NOT_COMPLETED)
+        return Failure(f"the system starts no more threads: {RAISE_LIMIT}", ExitStatus.NOT_COMPLETED)
     return None
 
 

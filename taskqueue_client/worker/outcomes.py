@@ -24,6 +24,7 @@ from typing import cast
 
 from taskqueue_client._arguments import one_of
 from taskqueue_client._protocol.schemas import json_path, members_of
+from taskqueue_client._protocol.threads_and_tasks import RAISE_LIMIT
 from taskqueue_client.errors import InvalidArgument, Problem, TaskQueueError
 from taskqueue_client.models import ReasonResolved
 from taskqueue_client.worker.worker_log import counted
@@ -55,8 +56,7 @@ class InternalError(Outcome):
 
 def thread_refused() -> InternalError:
     """Return the error to raise when the system does not start another thread."""
-    limit = "the limit of processes (`ulimit -u`, or that of the container)"
-    return InternalError(f"the worker cannot start a thread: raise {limit}")
+    return InternalError(f"the worker cannot start a thread: {RAISE_LIMIT}")
 
 
 class WorkerShutdown(Outcome):

@@ -281,7 +281,8 @@ def test_a_limit_of_threads_is_named_in_one_line(tmp_path: Path) -> None:
     )
     assert done.returncode == ExitStatus.NOT_COMPLETED
     (line,) = done.stderr.splitlines()
-    assert line.startswith("Error: the system starts no more threads: raise the limit")
+    assert line.startswith("Error: the system starts no more threads: raise the limit of processes (")
+    assert line.endswith(" or of memory (`ulimit -v`)")
 
 
 @pytest.mark.parametrize(

@@ -229,6 +229,12 @@ def test_an_error_without_a_text_is_named_as_the_cause_of_a_failed_upload() -> N
     assert str(outcome) == "public/x was not uploaded: MemoryError"
 
 
+def test_a_limit_of_threads_is_named_as_the_cause_of_a_failed_upload() -> None:
+    outcome = outcome_of_failed_upload("public/x", RuntimeError("can't start new thread"))
+    cause = "public/x was not uploaded: the worker cannot start a thread: raise the limit of processes"
+    assert str(outcome).startswith(cause)
+
+
 def test_a_lost_response_that_says_how_to_upload_is_no_bug_of_the_worker() -> None:
     outcome = outcome_of_failed_upload("public/x", UploadAlreadyBegun("public/x"))
     assert isinstance(outcome, ResourceUnavailable)

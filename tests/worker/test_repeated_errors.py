@@ -185,7 +185,7 @@ def test_a_worker_that_cannot_start_its_threads_says_which_limit_to_raise(
         timeout=60,
         check=False,
     )
-    limit = "raise the limit of processes (`ulimit -u`, or that of the container)"
+    limit = "raise the limit of processes (`ulimit -u`, or that of the container) or of memory (`ulimit -v`)"
     kind = "InternalError" if starts == "serve" else "Error"
     assert (done.stdout + done.stderr).splitlines()[
         -1

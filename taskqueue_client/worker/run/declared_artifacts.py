@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypedDict, cast
 from taskqueue_client._arguments import check_kind, check_path, mapping, new_name, one_of, text
 from taskqueue_client._dates import moment_of
 from taskqueue_client._protocol.retry import is_outage
+from taskqueue_client._protocol.threads_and_tasks import NO_THREAD
 from taskqueue_client.artifacts.artifact_errors import (
     SourceChanged,
     StorageFailed,
@@ -41,7 +42,13 @@ from taskqueue_client.errors import InvalidArgument, RequestConflict
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun
 from taskqueue_client.worker.commands.task_log import TaskLog
 from taskqueue_client.worker.commands.work_directory import open_real, path_inside
-from taskqueue_client.worker.outcomes import InternalError, Outcome, ResourceUnavailable, TaskFailed
+from taskqueue_client.worker.outcomes import (
+    InternalError,
+    Outcome,
+    ResourceUnavailable,
+    TaskFailed,
+    thread_refused,
+)
 
 if TYPE_CHECKING:
     from .run_resources import SharedResources
@@ -369,7 +376,8 @@ def outcome_of_failed_upload(name: str, error: Exception) -> Outcome:
       an object was lost: `ResourceUnavailable`.
     - Anything else, such as another refusal or a full disk: `InternalError`.
     """
-    message = f"{name} was not uploaded: {str(error) or type(error).__name__}"
+    cause = thread_refused() if str(error) == NO_THREAD else str(error) or type(error).__name__
+    message = f"{name} was not uploaded: {cause}"
     is_lost = isinstance(error, UploadAlreadyBegun)
     if is_lost or is_outage(error) or (isinstance(error, StorageFailed) and error.is_temporary):
         return ResourceUnavailable(message)
