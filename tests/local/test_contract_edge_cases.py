@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import json
 import random
 import sqlite3
 import stat
+import tempfile
 import threading
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -265,6 +268,21 @@ def test_a_secret_that_no_header_can_contain_is_refused_with_its_name(secret: st
     with pytest.raises(ValueError, match=r"admin_secret: .* printable") as refused:
         LocalQueue(admin_secret=secret)
     assert secret not in str(refused.value)
+
+
+def test_a_temporary_directory_without_locks_is_named_and_stays_empty(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As some network and FUSE file systems are."""
+
+    def refuse(*_: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(OSError, match=rf"cannot be locked: No locks available: '{tmp_path}/"):
+        LocalQueue().start()
+    assert not any(tmp_path.iterdir())
 
 
 FULL = sqlite3.OperationalError("database or disk is full")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import shutil
@@ -415,6 +416,22 @@ def test_a_work_directory_on_a_read_only_file_system_names_the_setting(
     monkeypatch.setattr(tempfile, "mkdtemp", refuse)
     with pytest.raises(InvalidArgument, match=f"^work_directory: .*{tmp_path}.*Read-only file system"):
         worker_for(world, work_directory=tmp_path).serve()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_work_directory_on_a_file_system_without_locks_names_the_setting_and_leaves_nothing(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """As some network and FUSE file systems are. Each start of the worker would leave a directory behind."""
+
+    def refuse(*_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    finding = rf"^work_directory: .*{tmp_path}.*cannot be locked: {os.strerror(number)}.*with locks"
+    with pytest.raises(InvalidArgument, match=finding):
+        worker_for(world, work_directory=tmp_path).serve()
+    assert not any(tmp_path.iterdir())
 
 
 ON_A_FULL_DISK = """

@@ -78,7 +78,11 @@ def artifact_directory(store_path: str) -> Generator[Path]:
     _remove_leftovers()
     with ExitStack() as stack:
         new = Path(mkdtemp(prefix=f".{_PREFIX}"))
-        stack.enter_context(_locked(str(new)))
+        try:
+            stack.enter_context(_locked(str(new)))
+        except OSError as error:  # such as a network file system without locks
+            new.rmdir()
+            raise OSError(error.errno, f"cannot be locked: {error.strerror}", str(new)) from error
         path = new.rename(new.with_name(new.name.removeprefix(".")))
         stack.callback(rmtree, path, ignore_errors=True)
         yield path

@@ -44,6 +44,9 @@ _WRONG_PATH = {
     errno.EROFS,
     errno.ELOOP,
     errno.ENAMETOOLONG,
+    errno.ENOLCK,
+    errno.EOPNOTSUPP,
+    errno.ENOSYS,
 }
 """Errors of creating a directory that stay until somebody changes its path, or what is mounted there."""
 
@@ -74,7 +77,7 @@ class WorkDirectories:
             if error.errno not in _WRONG_PATH:
                 raise
             finding = f"no directory can be created in {parent or 'the one for temporary files'}: {error}"
-            allowed = "a directory that the worker may write to"
+            allowed = "a directory that the worker may write to, on a file system with locks"
             raise InvalidArgument("work_directory", parent, allowed, finding) from error
         forget_in_children(self)
 
@@ -208,7 +211,12 @@ def _locked_directory(parent: Path, prefix: str) -> tuple[Path, int]:
         path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         with suppress(FileNotFoundError):  # another worker took it for abandoned before it was locked
             lock = os.open(path, _DIRECTORY)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            except OSError as error:  # such as a network file system without locks
+                os.close(lock)
+                path.rmdir()
+                raise OSError(error.errno, f"cannot be locked: {error.strerror}", str(path)) from error
             if os.fstat(lock).st_nlink:
                 return path, lock
             os.close(lock)
