@@ -22,6 +22,7 @@ from taskqueue_client import Queue, slugid
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.models import Run
 from taskqueue_client.testing import TaskFactory, run_handler
+from tests.worker.running_commands import in_shell
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "examples" / "deploy"
@@ -287,7 +288,7 @@ def test_a_cache_is_used_by_one_worker_of_a_machine_at_a_time(
     monkeypatch.setenv("EXAMPLE_CACHES", str(tmp_path / "caches"))
     begun, go_on = tmp_path / "begun", tmp_path / "go-on"
     subprocess.run(["mkfifo", begun, go_on], check=True)
-    with cached(f"echo > {begun}; cat {go_on}; echo first >> it/log") as first:
+    with cached(f"echo > {in_shell(begun)}; cat {in_shell(go_on)}; echo first >> it/log") as first:
         begun.read_text()
         with cached("echo second >> it/log") as second:
             assert second.stdout is not None
@@ -309,7 +310,7 @@ def test_a_worker_that_shuts_down_reports_it_and_removes_incomplete_caches(
     monkeypatch.setenv("TASKQUEUE_GRACEFUL_SHUTDOWN_TIMEOUT", "0")
     begun = tmp_path / "begun"
     subprocess.run(["mkfifo", begun], check=True)
-    command = ["sh", "-c", f"echo half > it/file; echo > {begun}; sleep 600"]
+    command = ["sh", "-c", f"echo half > it/file; echo > {in_shell(begun)}; sleep 600"]
     task_id = create(
         "proj/caches",
         {"command": command, "caches": {"cargo": "it"}},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import threading
 from collections.abc import Generator, Mapping, Sequence
@@ -61,11 +62,17 @@ def printed_in(context: CommandContext) -> list[str]:
     return [line for line in lines if not line.startswith(("INFO", "WARNING"))]
 
 
+def in_shell(path: Path) -> str:
+    """Return a path as a shell takes it, also if the script with it is quoted: TMPDIR may have spaces."""
+    return re.sub(r"([^\w/.-])", r"\\\1", str(path))
+
+
 class Fifo:
-    """A named pipe through which a command tells something."""
+    """A named pipe through which a command tells something. In a script, it is called `word`."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "fifo"
+        self.word = in_shell(self.path)
         os.mkfifo(self.path)
 
     def numbers(self) -> list[int]:

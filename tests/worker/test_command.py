@@ -8,6 +8,7 @@ import math
 import os
 import re
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -293,7 +294,7 @@ def test_a_secret_with_an_apostrophe_is_masked_in_the_arguments(context: Command
 
 def test_time_and_memory_of_the_descendants_are_measured(context: CommandContext) -> None:
     busy = "import os\nblock = b'x' * 300_000_000\nwhile os.times().user < 0.3: pass"
-    result = run_command(f'{sys.executable} -c "{busy}"; true', context, shell=True)
+    result = run_command(f'{shlex.quote(sys.executable)} -c "{busy}"; true', context, shell=True)
     assert result.peak_memory > 300_000_000
     assert 0.1 <= result.user_time <= result.duration * (os.cpu_count() or 1)
     # "at most" where this process has been larger than that, as after many other tests

@@ -85,20 +85,20 @@ def cancel_when_told(context: CommandContext, fifo: Fifo, script: str) -> list[i
 
 
 def test_a_cancelled_run_s_command_ends_with_all_its_descendants(context: CommandContext, fifo: Fifo) -> None:
-    pids = cancel_when_told(context, fifo, f"sleep 1000 & echo $$ $! > {fifo.path}; sleep 1000")
+    pids = cancel_when_told(context, fifo, f"sleep 1000 & echo $$ $! > {fifo.word}; sleep 1000")
     assert len(pids) == 2
     for pid in pids:
         wait_until_gone(pid)
 
 
 def test_a_descendant_that_left_the_session_ends_too(context: CommandContext, fifo: Fifo) -> None:
-    script = f"setsid sh -c 'echo $$ > {fifo.path}; exec sleep 1000' & wait"
+    script = f"setsid sh -c 'echo $$ > {fifo.word}; exec sleep 1000' & wait"
     (pid,) = cancel_when_told(context, fifo, script)
     wait_until_gone(pid)
 
 
 def test_a_tree_that_ignores_sigterm_is_killed(impatient: CommandContext, fifo: Fifo) -> None:
-    script = f'sh -c "{IGNORES_SIGTERM}" & echo $$ $! > {fifo.path}; {IGNORES_SIGTERM}'
+    script = f'sh -c "{IGNORES_SIGTERM}" & echo $$ $! > {fifo.word}; {IGNORES_SIGTERM}'
     for pid in cancel_when_told(impatient, fifo, script):
         wait_until_gone(pid)
     assert "signal SIGKILL" in text_of(impatient)
@@ -108,7 +108,7 @@ def test_a_command_can_clean_up_and_say_so_when_it_is_asked_to_end(
     context: CommandContext, fifo: Fifo
 ) -> None:
     # the shell's child is there before the trap, which it would have too until it is `sleep`
-    script = f"sleep 1000 & trap 'echo cleaned up; exit 0' TERM; echo $$ > {fifo.path}; wait"
+    script = f"sleep 1000 & trap 'echo cleaned up; exit 0' TERM; echo $$ > {fifo.word}; wait"
     cancel_when_told(context, fifo, script)
     assert "cleaned up" in printed_in(context)
     assert "exit code 0" in text_of(context)
@@ -117,7 +117,7 @@ def test_a_command_can_clean_up_and_say_so_when_it_is_asked_to_end(
 def test_a_command_can_print_more_than_a_pipe_holds_when_it_is_asked_to_end(
     context: CommandContext, fifo: Fifo
 ) -> None:
-    script = f"sleep 1000 & trap 'head -c 300000 /dev/zero; exit 0' TERM; echo $$ > {fifo.path}; wait"
+    script = f"sleep 1000 & trap 'head -c 300000 /dev/zero; exit 0' TERM; echo $$ > {fifo.word}; wait"
     cancel_when_told(context, fifo, script)
     assert "exit code 0" in text_of(context)
 
@@ -205,7 +205,7 @@ def test_a_command_that_proc_does_not_show_is_ended_too(
         return iter([])
 
     monkeypatch.setattr(linux_processes, "living", shown)
-    (pid,) = cancel_when_told(context, fifo, f"echo $$ > {fifo.path}; exec sleep 1000")
+    (pid,) = cancel_when_told(context, fifo, f"echo $$ > {fifo.word}; exec sleep 1000")
     assert "signal SIGTERM" in text_of(context)
     wait_until_gone(pid)
 
@@ -269,7 +269,7 @@ def test_processes_that_a_command_leaves_in_its_group_are_ended_and_logged(
 ) -> None:
     with ThreadPoolExecutor(1) as pool:
         told = pool.submit(fifo.numbers)
-        run_command(f"sleep 1000 & echo $! > {fifo.path}", context, shell=True)
+        run_command(f"sleep 1000 & echo $! > {fifo.word}", context, shell=True)
     wait_until_gone(told.result()[0])
     assert "WARNING ended processes that /bin/sh had left running" in text_of(context)
 
@@ -282,7 +282,7 @@ def daemon(script: str) -> str:
 def start_daemon(context: CommandContext, fifo: Fifo, *, keep_children: bool = False) -> int:
     """Have a command leave a daemon running; return its process id."""
     os.mkfifo(context.work_directory / "left")
-    script = f"echo > left; echo $$ > {fifo.path}; exec sleep 1000 >/dev/null 2>&1"
+    script = f"echo > left; echo $$ > {fifo.word}; exec sleep 1000 >/dev/null 2>&1"
     with ThreadPoolExecutor(1) as pool:
         told = pool.submit(fifo.numbers)
         run_command(daemon(script), context, shell=True, keep_children=keep_children)
@@ -524,7 +524,7 @@ def test_a_daemon_of_a_run_that_the_worker_gives_up_ends_with_the_worker(
 @pytest.mark.usefixtures("no_control_groups")
 def test_a_daemon_that_ignores_sigterm_is_killed(context: CommandContext, fifo: Fifo) -> None:
     os.mkfifo(context.work_directory / "left")
-    script = f"trap '' TERM; echo > left; echo $$ > {fifo.path}; while :; do sleep 1000; done"
+    script = f"trap '' TERM; echo > left; echo $$ > {fifo.word}; while :; do sleep 1000; done"
     with ThreadPoolExecutor(1) as pool:
         told = pool.submit(fifo.numbers)
         run_command(daemon(script), context, shell=True)
@@ -550,7 +550,7 @@ def start_daemon_without_environment(context: CommandContext, fifo: Fifo) -> int
     os.mkfifo(context.work_directory / "left")
     # it waits until it is in the group, as commands get there right after their start
     wait = "until grep -q taskqueue- /proc/self/cgroup; do :; done"
-    script = f"{wait}; env -i {daemon(f'echo > left; echo $$ > {fifo.path}; exec sleep 1000')}"
+    script = f"{wait}; env -i {daemon(f'echo > left; echo $$ > {fifo.word}; exec sleep 1000')}"
     with ThreadPoolExecutor(1) as pool:
         told = pool.submit(fifo.numbers)
         run_command(script, context, shell=True)
@@ -667,7 +667,7 @@ def test_a_daemon_is_kept_on_request(context: CommandContext, fifo: Fifo) -> Non
 def test_a_child_in_the_command_s_group_is_kept_on_request(context: CommandContext, fifo: Fifo) -> None:
     with ThreadPoolExecutor(1) as pool:
         told = pool.submit(fifo.numbers)
-        script = f"sleep 1000 >/dev/null 2>&1 & echo $! > {fifo.path}"
+        script = f"sleep 1000 >/dev/null 2>&1 & echo $! > {fifo.word}"
         run_command(script, context, shell=True, keep_children=True)
     (pid,) = told.result()
     assert pid in [each.pid for each in linux_processes.living()]  # and is not a zombie
@@ -683,7 +683,7 @@ def test_without_a_proc_of_its_own_a_worker_ends_the_process_group(
     (tmp_path / "empty").mkdir()
     (tmp_path / "foreign" / "1").mkdir(parents=True)
     (tmp_path / "foreign" / "self").symlink_to("1")
-    for pid in cancel_when_told(context, fifo, f"sleep 1000 & echo $$ $! > {fifo.path}; sleep 1000"):
+    for pid in cancel_when_told(context, fifo, f"sleep 1000 & echo $$ $! > {fifo.word}; sleep 1000"):
         wait_until_gone(pid)
     assert context.processes.end(0) == 0
 
@@ -738,7 +738,7 @@ def adopting_orphans() -> Iterator[None]:
 
 def test_parents_precede_their_children_so_that_they_get_the_signal_first(fifo: Fifo) -> None:
     child = 'if [ $1 -gt 0 ]; then sh -c "$0" "$0" $(($1 - 1)) & else sleep 1000 & fi'
-    script = f"{child}; echo $$ >> {fifo.path}; wait"
+    script = f"{child}; echo $$ >> {fifo.word}; wait"
     told = os.open(fifo.path, os.O_RDWR)
     leader = subprocess.Popen(["sh", "-c", script, script, "9"], start_new_session=True)
     try:
@@ -783,7 +783,7 @@ async def test_an_awaited_command_does_not_block_the_loop(context: CommandContex
 async def test_a_command_whose_awaiting_is_cancelled_has_ended_when_the_cancellation_is_raised(
     context: CommandContext, fifo: Fifo
 ) -> None:
-    script = f"trap '' TERM; echo $$ > {fifo.path}; sleep 1000"
+    script = f"trap '' TERM; echo $$ > {fifo.word}; sleep 1000"
     impatient = replace(context, grace=0.1)
     command = asyncio.create_task(run_command_async(script, impatient, shell=True))
     (pid,) = await asyncio.to_thread(fifo.numbers)
@@ -808,7 +808,7 @@ async def test_many_commands_run_at_a_time_and_leave_nothing(context: CommandCon
     release = context.work_directory / "release"
     os.mkfifo(release)
     with fifo.path.open("r+b", buffering=0) as told, release.open("r+b", buffering=0) as released:
-        script = f"echo x > {fifo.path}; read y < release"
+        script = f"echo x > {fifo.word}; read y < release"
         commands = [asyncio.create_task(run_command_async(script, context, shell=True)) for _ in range(50)]
         await asyncio.to_thread(_read_lines, told, 50)  # now all of them are running
         released.write(b"y\n" * 50)
@@ -839,7 +839,7 @@ class Followed(Canceled):
         return False
 with context_in(Path({directory!r})) as context:
     context = replace(context, canceled=Followed())
-    run_command("sh -c 'echo $$ $PPID > {fifo}; exec sleep 1000'", context, shell=True)
+    run_command(r"sh -c 'echo $$ $PPID > {fifo}; exec sleep 1000'", context, shell=True)
 """
 
 
@@ -861,7 +861,7 @@ def start_worker(
         code = WORKER.format(
             package=str(package),
             directory=str(tmp_path),
-            fifo=fifo.path,
+            fifo=fifo.word,
             watched=str(watched.path),
             before=before,
         )

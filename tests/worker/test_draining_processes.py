@@ -26,7 +26,7 @@ class Waiting(WorkerLoop):
 
 class Commanding(WorkerLoop):
     def run_task(self, task):
-        task.run_command(["sh", "-c", f"echo $$ > {task.payload['pid']}; {task.payload['script']}"])
+        task.run_command(["sh", "-c", f"echo $$ > '{task.payload['pid']}'; {task.payload['script']}"])
 """
 
 

@@ -20,7 +20,7 @@ from taskqueue_client.local.faults import Delay
 from taskqueue_client.models import StorageType
 from tests.worker.queue_world import WAIT, World, until
 from tests.worker.run_outcomes import reasons
-from tests.worker.running_commands import Fifo, wait_until_gone
+from tests.worker.running_commands import Fifo, in_shell, wait_until_gone
 from tests.worker.worker_world import artifact_names, log_of
 
 SCRIPT = """
@@ -114,7 +114,7 @@ def test_between_the_claim_and_the_handler(world: World, tmp_path: Path) -> None
 @pytest.mark.parametrize("child", ["sleep 600", "setsid sleep 600"])
 def test_while_a_command_runs(world: World, tmp_path: Path, child: str) -> None:
     fifo = Fifo(tmp_path)
-    task_id = world.create({"command": f"{child} & echo $$ $! > {fifo.path}; wait"})
+    task_id = world.create({"command": f"{child} & echo $$ $! > {fifo.word}; wait"})
     with worker_to_kill(world, tmp_path / "work"):
         pids = fifo.numbers()
     for pid in pids:
@@ -172,8 +172,9 @@ def has_last_words(world: World, task_id: str) -> bool:
 @pytest.mark.parametrize("name", ["work", "two\nlines", os.fsdecode(b"not UTF-8: \xff")], ids=ascii)
 def test_after_a_command_that_has_left_a_daemon(world: World, tmp_path: Path, name: str) -> None:
     ready = tmp_path / "ready"
-    daemon = f"(setsid sh -c 'echo $$ > {ready}; exec sleep 600' >/dev/null &)"
-    world.create({"command": f"{daemon}; until [ -s {ready} ]; do :; done", "wait": True})
+    word = in_shell(ready)
+    daemon = f"(setsid sh -c 'echo $$ > {word}; exec sleep 600' >/dev/null &)"
+    world.create({"command": f"{daemon}; until [ -s {word} ]; do :; done", "wait": True})
     with worker_to_kill(world, tmp_path / name) as printed:
         assert printed.readline() == "waits\n"
     wait_until_gone(int(ready.read_text()))

@@ -18,6 +18,7 @@ from taskqueue_client.worker.run import handlers
 from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World, until
 from tests.worker.request_log import requests_noted
+from tests.worker.running_commands import in_shell
 from tests.worker.worker_world import Working, artifact_names, worker_for
 
 
@@ -83,7 +84,8 @@ def test_an_awaited_handler_is_cancelled(world: World, *, swallows: bool) -> Non
 def test_its_command_is_ended_with_all_that_it_has_started(world: World, tmp_path: Path) -> None:
     task_id = world.create()
     pids = tmp_path / "pids"
-    script = f"trap '' TERM; (echo $BASHPID >> {pids}; sleep 60) & echo $$ >> {pids}; wait; sleep 60"
+    word = in_shell(pids)
+    script = f"trap '' TERM; (echo $BASHPID >> {word}; sleep 60) & echo $$ >> {word}; wait; sleep 60"
 
     def handler(task: TaskRun) -> None:
         task.run_command(["bash", "-c", script])

@@ -15,14 +15,15 @@ from taskqueue_client.worker.outcomes import IntermittentTask, InternalError, Ta
 from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import World
 from tests.worker.run_outcomes import reasons
-from tests.worker.running_commands import wait_until_gone
+from tests.worker.running_commands import in_shell, wait_until_gone
 from tests.worker.worker_world import Working, log_of, work, worker_for
 
 
 def leave_daemon(task: TaskRun, file: Path, **options: Any) -> int:
     """Have a command leave a process in another session; return its process id."""
-    daemon = f"(setsid sh -c 'echo $$ > {file}; exec sleep 600' >/dev/null 2>&1 &)"
-    task.run_command(f"{daemon}; until [ -s {file} ]; do :; done", shell=True, **options)
+    word = in_shell(file)
+    daemon = f"(setsid sh -c 'echo $$ > {word}; exec sleep 600' >/dev/null 2>&1 &)"
+    task.run_command(f"{daemon}; until [ -s {word} ]; do :; done", shell=True, **options)
     return int(file.read_text())
 
 
