@@ -24,6 +24,7 @@ import yaml
 from taskqueue_client import Queue, slugid
 from taskqueue_client.cli.failures import ExitStatus
 from taskqueue_client.testing import TaskFactory
+from tests.worker.running_commands import in_shell
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "examples" / "deploy"
@@ -166,7 +167,8 @@ def test_systemd_restarts_no_worker_with_a_wrong_configuration() -> None:
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     text = (DEPLOY / "taskqueue-worker.service").read_text()
     unit = tmp_path / "taskqueue-worker.service"
-    unit.write_text(text.replace("/opt/worker/venv/bin/taskqueue", sys.executable).replace("User=worker", ""))
+    program = f'"{sys.executable}"'  # a path with spaces would be several words
+    unit.write_text(text.replace("/opt/worker/venv/bin/taskqueue", program).replace("User=worker", ""))
     result = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
     complaints = [line for line in result.stderr.splitlines() if unit.name in line]
     assert complaints == []
@@ -196,7 +198,8 @@ def test_the_commands_of_the_dockerfile_make_an_image_whose_worker_is_healthy(
     (binaries / "useradd").symlink_to("/bin/true")  # the only command that changes the machine
     monkeypatch.setenv("PATH", f"{binaries}:/usr/bin:/bin")
     commands = in_dockerfile(r"^RUN (python .*?[^\\])$").replace("\\\n", " ")
-    placed = commands.replace("/tmp/source", str(source)).replace("/srv", str(srv))
+    copied = re.sub("('?)/tmp/source", lambda at: f"'{source}" if at[1] else in_shell(source), commands)
+    placed = copied.replace("/srv", in_shell(srv))
     built = subprocess.run(["sh", "-c", placed], check=False, capture_output=True, text=True, timeout=240)
     if "No matching distribution" in built.stderr and "CI" not in os.environ:
         pytest.skip("pip cannot reach a package index")
