@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -76,7 +77,7 @@ def test_a_command_that_goes_on_is_interrupted_when_it_has_printed_what_is_shown
         "import signal\ntry:\n    print('begun', flush=True)\n    signal.pause()\n"
         "except KeyboardInterrupt:\n    open('ended', 'w').close()\n"
     )
-    run(f"<!-- until: Ctrl-C -->\n\n```console\n$ {sys.executable} goes_on.py\nbegun\n```\n")
+    run(f"<!-- until: Ctrl-C -->\n\n```console\n$ {shlex.quote(sys.executable)} goes_on.py\nbegun\n```\n")
     assert Path("ended").exists()
 
 
