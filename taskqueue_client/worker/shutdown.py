@@ -170,6 +170,8 @@ def signals_handled(
     """
     loop = asyncio.get_running_loop()
     numbers = [*_SignalHandlers().handlers]
+    if signal.SIGTERM not in numbers:  # supervisors, unlike terminals, would have nothing else but SIGKILL
+        log.warning("SIGTERM will not shut down the worker: it is ignored since before the worker started")
     for number in numbers:
         loop.add_signal_handler(number, on_signal, number)
         signal.signal(number, hooks.interrupt)  # in place of asyncio's, which does nothing

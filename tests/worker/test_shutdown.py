@@ -819,18 +819,20 @@ class TestSignals:
             assert process.wait(WAIT) == 0
         assert reasons(world, task_id) == HANDED_BACK
 
-    def test_one_that_was_ignored_at_the_start_stays_ignored(
-        self, world: World, caplog: pytest.LogCaptureFixture
+    @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+    def test_one_that_was_ignored_at_the_start_stays_ignored_and_a_warning_says_so_of_sigterm(
+        self, world: World, caplog: pytest.LogCaptureFixture, number: signal.Signals
     ) -> None:
         task_id = world.create()
         caplog.set_level(logging.INFO)
-        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        before = signal.signal(number, signal.SIG_IGN)
         try:
-            worker_for(world, lambda _: os.kill(os.getpid(), signal.SIGHUP), max_tasks=1).run()
-            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            worker_for(world, lambda _: os.kill(os.getpid(), number), max_tasks=1).run()
+            assert signal.getsignal(number) is signal.SIG_IGN
         finally:
-            signal.signal(signal.SIGHUP, before)
-        assert "received SIGHUP" not in caplog.text
+            signal.signal(number, before)
+        assert "received SIG" not in caplog.text
+        assert ("SIGTERM will not shut down" in caplog.text) is (number is signal.SIGTERM)
         assert reasons(world, task_id) == ["completed"]
 
     def test_the_program_s_own_handlers_are_back_when_the_worker_has_ended(self, world: World) -> None:
