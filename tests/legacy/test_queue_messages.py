@@ -44,6 +44,7 @@ class TestResponsesToPolls:
     def test_may_begin_with_a_byte_order_mark(self) -> None:
         assert len(parse_messages(LIST.encode("utf-8-sig"))) == 2
 
+    @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-le", "utf-16-be"])  # expat detects them
     @pytest.mark.parametrize(
         "document_type",
         [
@@ -54,9 +55,12 @@ class TestResponsesToPolls:
             "<!DOCTYPE q>",
         ],
     )
-    def test_with_a_document_type_are_refused_before_it_has_an_effect(self, document_type: str) -> None:
+    def test_with_a_document_type_are_refused_before_it_has_an_effect(
+        self, document_type: str, encoding: str
+    ) -> None:
+        document = f"{document_type}<QueueMessagesList>&a;</QueueMessagesList>"
         with pytest.raises(ValueError, match="document type"):
-            parse_messages(f"{document_type}<QueueMessagesList>&a;</QueueMessagesList>".encode())
+            parse_messages(document.encode(encoding))
 
     @pytest.mark.parametrize(
         ("document", "finding"),
