@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import product
 from pathlib import Path
 from typing import Any, Self
+from unittest.mock import Mock
 
 import pytest
 
@@ -616,6 +617,7 @@ def test_the_log_has_each_outcome_of_a_group_and_the_one_that_counts_at_its_end(
         "done",
         TaskState.COMPLETED,
         ReasonResolved.COMPLETED,
+        Mock(spec=type),
         1.0,
         CommandResult(0, None, 0, 0, 0, 0),
         subprocess.CompletedProcess[str]("make", 0),

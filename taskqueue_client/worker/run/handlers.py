@@ -166,7 +166,7 @@ async def _raised_by_coroutine(
     return None
 
 
-_FAILURES = {*filter(None, RESOLUTIONS.values()), TaskState.EXCEPTION}
+_FAILURES = (*filter(None, RESOLUTIONS.values()), TaskState.EXCEPTION)
 """States and reasons that a handler may return, although it has to raise an outcome."""
 
 
@@ -179,7 +179,7 @@ def _warn_of_returned_failure(returned: object, resources: RunResources) -> None
     else:
         is_status = type(returned) is int and returned != 0
         is_name = isinstance(returned, str) and returned in _FAILURES
-        kind = returned if isinstance(returned, type) else type(returned)
+        kind = returned if type(returned) is type else type(returned)  # proxies may say that they are classes
         is_failure = returned is False or is_status or is_name or issubclass(kind, BaseException)
     if is_failure:
         resources.log.logger.warning(
