@@ -108,11 +108,8 @@ class _Link(ABC):
     """
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in {"amqp", "amqps"} or not parts.hostname:
-            raise ValueError("amqp_url: not an AMQP URL; expected amqp://user:password@host:5672/vhost")
         self._url = url
-        self._host = parts.hostname
+        self._host = _host_in(url)
         self.connected = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -163,6 +160,16 @@ class _Link(ABC):
             if is_canceled():
                 raise
             raise ConnectionError("the broker sent no heartbeat") from error
+
+
+def _host_in(url: str) -> str:
+    """Return the host of an AMQP URL. Never show a wrong port: it is the password if that has a `/`."""
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        if parts.scheme in {"amqp", "amqps"} and parts.hostname and parts.port != 0:
+            return parts.hostname
+    expected = "amqp://user:password@host:5672/vhost, each part percent-encoded"
+    raise ValueError(f"amqp_url: not an AMQP URL; expected {expected}")
 
 
 def _cause(error: Exception) -> str:
