@@ -138,6 +138,7 @@ class _Link(ABC):
                 self._note_loss(error)
             except Exception:  # noqa: BLE001 - a bug; without a retry, no message would be sent any more
                 _log.exception("the connection to RabbitMQ at %s failed, retrying", self._host)
+                self.connected.clear()  # the next pause is longer, as this may come again at each connection
             if self.connected.is_set():
                 self.connected.clear()
                 pause = FIRST_PAUSE

@@ -288,6 +288,33 @@ async def test_messages_are_sent_after_a_bug_has_ended_a_connection_and_was_logg
     assert "RuntimeError: a bug" in caplog.text
 
 
+async def test_a_bug_that_ends_each_connection_is_retried_after_longer_and_longer_pauses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+    enough, sleep = asyncio.Event(), asyncio.sleep
+
+    async def pause(seconds: float) -> None:
+        if seconds > 1:
+            await sleep(seconds)  # until aiormq's next heartbeat
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            enough.set()
+        await sleep(0)
+
+    def buggy(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Outbox, "oldest", buggy)
+    monkeypatch.setattr(amqp, "_PATIENCE", 0)
+    async with Publisher(BROKER) as publisher:
+        monkeypatch.setattr(asyncio, "sleep", pause)
+        publisher.send_soon()
+        await asyncio.wait_for(enough.wait(), 30)
+        monkeypatch.undo()
+    assert pauses[:3] == [0.1, 0.2, 0.4]
+
+
 async def test_a_publisher_without_messages_declares_its_exchanges_again_when_the_broker_comes_back() -> None:
     async with line_to_broker() as (line, url), Publisher(url) as publisher:
         publisher.connected.clear()
