@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
@@ -132,15 +133,15 @@ class _Link(ABC):
     async def _stay_connected(self) -> None:
         pause = FIRST_PAUSE
         while True:
+            began = time.monotonic()
             try:
                 await self._connect()
             except (*CONNECTION_ERRORS, sqlite3.Error) as error:
                 self._note_loss(error)
             except Exception:  # noqa: BLE001 - a bug; without a retry, no message would be sent any more
                 _log.exception("the connection to RabbitMQ at %s failed, retrying", self._host)
-                self.connected.clear()  # the next pause is longer, as this may come again at each connection
-            if self.connected.is_set():
-                self.connected.clear()
+            self.connected.clear()
+            if time.monotonic() - began > LONGEST_PAUSE:  # else a full disk may end each connection at once
                 pause = FIRST_PAUSE
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)

@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 import queue as queue_module
+import sqlite3
 import subprocess
 import traceback
 from contextlib import asynccontextmanager, closing, suppress
@@ -288,8 +289,9 @@ async def test_messages_are_sent_after_a_bug_has_ended_a_connection_and_was_logg
     assert "RuntimeError: a bug" in caplog.text
 
 
-async def test_a_bug_that_ends_each_connection_is_retried_after_longer_and_longer_pauses(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), sqlite3.OperationalError("the disk is full")])
+async def test_pauses_grow_while_the_same_error_ends_each_connection(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     pauses: list[float] = []
     enough, sleep = asyncio.Event(), asyncio.sleep
@@ -302,10 +304,10 @@ async def test_a_bug_that_ends_each_connection_is_retried_after_longer_and_longe
             enough.set()
         await sleep(0)
 
-    def buggy(*_: object) -> None:
-        raise RuntimeError("a bug")
+    def failing(*_: object) -> None:
+        raise error
 
-    monkeypatch.setattr(Outbox, "oldest", buggy)
+    monkeypatch.setattr(Outbox, "oldest", failing)
     monkeypatch.setattr(amqp, "_PATIENCE", 0)
     async with Publisher(BROKER) as publisher:
         monkeypatch.setattr(asyncio, "sleep", pause)
