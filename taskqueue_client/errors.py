@@ -457,7 +457,7 @@ _NO_CREDENTIALS = "This request requires Taskcluster credentials"
 
 
 def _caller_in(message: str) -> str:
-    """Return whom an error message says to lack scopes, as the beginning of a sentence."""
+    """Return how a sentence about missing scopes begins: it names the client, if the request had one."""
     if client_id := _CLIENT_ID.match(message):
         return f"client '{client_id[1]}' is "
     return "the request had no credentials; " if message.startswith(_NO_CREDENTIALS) else ""

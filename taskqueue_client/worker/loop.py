@@ -195,7 +195,7 @@ class WorkerLoop(ABC):
         """
 
     def run_time_limit(self, task: TaskRun, /) -> float | str | None:  # noqa: ARG002 - for those who override
-        """Return how long a run may take, in seconds or as `10 minutes`, all attempts together; or None.
+        """Return how long all attempts of a run may take, in seconds or as `10 minutes`; None: no limit.
 
         Override it to return `task.payload.get("maxRunTime")`, for example. `max_run_time` bounds the run as
         well. It is called when the payload has been checked, and must be quick; if it raises, the run ends as

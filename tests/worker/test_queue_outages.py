@@ -353,7 +353,7 @@ async def test_a_poll_for_canceled_runs_that_fails_by_a_bug_is_logged_and_not_th
     odd, run = await claimed(world, queue, clock), await claimed(world, queue, clock)
     odd.task_id = "\ud800"  # which cannot be sent
     await queue.cancel_task(run.task_id)
-    polled = iter([[odd, run]])
+    polled = iter([[odd, run], [odd, run]])
     watch = CancellationWatch(queue, lambda: next(polled, [run]), 100, clock)
     await holds(lambda: not run.has_claim)
     await watch.stop()

@@ -53,6 +53,7 @@ class CancellationWatch:
         self._interval = interval
         self._clock = clock
         self._is_refused = False
+        self._bug = ""  # that ended the last poll
         self._polls: set[asyncio.Task[None]] = set()
         self._task = asyncio.create_task(self._run(), name="cancellation watch")
 
@@ -82,14 +83,14 @@ class CancellationWatch:
             async for each in self._queue.iter_statuses(list(by_task)):
                 for run in by_task[each.task_id]:
                     _compare(run, each.status)
-            self._is_refused = False
+            self._is_refused, self._bug = False, ""
         except CallFailed as error:
             if isinstance(error, InsufficientScopes) and not is_foreign(error):  # not a proxy's 403
                 self._say_refused(error)
             else:
                 log.info("cannot poll for canceled runs, retrying: %s", error)
-        except Exception:  # a bug, or claims of a task source that the Queue cannot have; polls must go on
-            log.exception("cannot poll for canceled runs, retrying")
+        except Exception as error:  # noqa: BLE001 - a bug, or a claim that the Queue cannot have made; polls must go on
+            self._say_broken(error)
 
     def _say_refused(self, error: InsufficientScopes) -> None:
         """Say it once: the scopes do not change from one poll to the next."""
@@ -100,6 +101,12 @@ class CancellationWatch:
                 "%d); cancellation is noticed at the next reclaim",
                 error.status,
             )
+
+    def _say_broken(self, error: Exception) -> None:
+        """Say it once with the traceback: the next polls, every few seconds, may fail alike."""
+        if repr(error) != self._bug:
+            self._bug = repr(error)
+            log.error("cannot poll for canceled runs, retrying", exc_info=error)
 
 
 def _run_in(status: TaskStatus, run_id: int) -> Run | None:

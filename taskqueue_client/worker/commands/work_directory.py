@@ -44,7 +44,6 @@ _WRONG_PATH = {
     errno.EROFS,
     errno.ELOOP,
     errno.ENAMETOOLONG,
-    errno.ENOLCK,
     errno.EOPNOTSUPP,
     errno.ENOSYS,
 }

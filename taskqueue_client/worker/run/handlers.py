@@ -304,6 +304,7 @@ class Attempts:
             return self._outcome_of(error)
 
     def _outcome_of(self, raised: BaseException | None) -> BaseException | None:
+        """Return what was raised, as an outcome where it is one. Log the others of a group of outcomes."""
         found = raised and outcome_of(raised, self._resources.definition()["payload"])
         if raised is not None and found is not raised:
             _, *others = leaves_of(raised)  # the log will end with the first one, which counts
