@@ -40,7 +40,7 @@ def main() -> None:
             from taskqueue_client.worker.shutdown import SIGNALS  # noqa: PLC0415 - see above
             from taskqueue_client.worker.worker_log import drop_unread_output  # noqa: PLC0415 - see above
 
-            for number in SIGNALS:  # a second one would replace the status of a worker that has ended
+            for number in SIGNALS:  # a second signal would replace the status of a worker that has ended
                 signal.signal(number, signal.SIG_IGN)
             drop_unread_output()
         raise
@@ -51,7 +51,7 @@ def main() -> None:
 def _imported() -> Callable[..., object]:
     try:
         from taskqueue_client.cli import taskqueue  # noqa: PLC0415 - may be missing
-    except KeyboardInterrupt:  # a command that runs says it by itself
+    except KeyboardInterrupt:  # after the import, the command prints this line itself
         sys.stderr.write("Interrupted.\n")
         sys.exit(_BY_SIGNAL + signal.SIGINT)
     return taskqueue
@@ -68,7 +68,8 @@ def end_process_within(seconds: float, status: int) -> None:
         others = {threading.main_thread(), threading.current_thread()}
         names = ", ".join(each.name for each in threading.enumerate() if each not in others) or "none"
         logging.getLogger("taskqueue_client").warning(
-            "ending the process, which waits for threads (%s), child processes or exit functions", names
+            "ending the process: it still waits for threads (%s), for child processes or for exit functions",
+            names,
         )
         os._exit(status)
 

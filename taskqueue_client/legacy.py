@@ -353,8 +353,8 @@ def _run_of(message: QueueMessage) -> tuple[str, int] | None:
     if message.dequeue_count < _POISONOUS:
         return run.task_id, run.run_id
     log.error(
-        "operator alert: the message about run %s/%d was polled %d times, deleting it without a claim: it may"
-        " have ended each worker that polled it",
+        "operator alert: the message about run %s/%d was polled %d times, deleting it without a claim: the"
+        " run may have crashed each worker that polled it",
         *(run.task_id, run.run_id, message.dequeue_count),
     )
     return None

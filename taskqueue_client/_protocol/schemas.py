@@ -175,7 +175,7 @@ def _valid(definition: TaskDefinition, now: float) -> bytes:
         odd_values = _number_problems(definition) if b"null" in encoded else []
     except (TypeError, ValueError, RecursionError) as error:
         problems = _encoding_problems(definition) or [
-            Problem("$", type(definition), f"values that JSON has ({error})")
+            Problem("$", type(definition), f"values that JSON can represent ({error})")
         ]
         raise InvalidDefinition(problems) from error
     has_nul = b"\\u0000" in encoded and _NUL.search(encoded) is not None
@@ -249,7 +249,7 @@ def _instant(moment: datetime | None) -> float:
 
 
 def _are_slugids(given: Sequence[str]) -> bool:
-    """Return whether all are slugids, and each is there once."""
+    """Return whether all are slugids, and none is repeated."""
     lines = "\n".join([*given, ""])
     return (
         len(lines) == _SLUGID_AND_NEWLINE * len(given)
@@ -393,7 +393,7 @@ def _unknown_problems(document: object, unknown: Mapping[object, object]) -> Ite
     for path, given in _everything_in(document):
         if given in unknown:
             steps = (str(unknown[step]) if step in unknown else step for step in path)
-            yield Problem(json_path(*steps), unknown[given], "a value that JSON has")
+            yield Problem(json_path(*steps), unknown[given], "a value that JSON can represent")
 
 
 def _text_problems(document: object) -> Iterator[Problem]:
@@ -479,7 +479,8 @@ def _task_queue_problem(task_queue_id: object, *pair: object) -> Problem | None:
     """Return the problem unless there is the pair, or the id and nothing that contradicts it."""
     if task_queue_id is None:
         if None in pair:
-            return Problem("$.taskQueueId", None, "it, or both provisionerId and workerType", "missing")
+            allowed = "taskQueueId, or both provisionerId and workerType"
+            return Problem("$.taskQueueId", None, allowed, "missing")
     elif None not in pair and task_queue_id != (named := "/".join(map(str, pair))):
         return Problem("$.taskQueueId", task_queue_id, f"{named!r}, as provisionerId and workerType say")
     return None

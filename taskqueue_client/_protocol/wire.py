@@ -381,7 +381,7 @@ def _encoded(body: object) -> bytes:
             json.dumps(body, allow_nan=False, default=str)
     except (TypeError, ValueError, RecursionError) as error:
         finding = f"cannot be written as JSON: {error}"
-        raise errors.InvalidArgument("body", type(body), "values that JSON has", finding) from error
+        raise errors.InvalidArgument("body", type(body), "values that JSON can represent", finding) from error
     return encoded
 
 
@@ -459,7 +459,7 @@ class _Tally:
         return self._clock.monotonic() - self._started
 
     def count(self, error: errors.CallFailed) -> None:
-        """Count a failed attempt, and tell its error of all attempts."""
+        """Count a failed attempt, and describe all attempts until now in its error."""
         self.made += 1
         self._outcome_unknown |= error.attempted.outcome_unknown or isinstance(error, errors.ServerError)
         error.attempted = replace(

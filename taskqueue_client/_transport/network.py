@@ -195,7 +195,7 @@ def proxy_refused(url: str, network: NetworkSettings | None) -> ProxyRefused:
     """Return the error about a proxy's 407 to a request; `network` is None for an injected session."""
     proxy = None if network is None else network.proxy(url, socks=True)
     if proxy is None:
-        return ProxyRefused("a proxy refuses the user and password that it got, or wants some")
+        return ProxyRefused("a proxy wants a user and password, or refuses those that it got")
     if proxy.userinfo:
         said = f"refuses the user and password in {proxy_variable(url)}: correct them"
     else:

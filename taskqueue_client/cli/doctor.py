@@ -83,7 +83,13 @@ def _listed(_context: click.Context, _parameter: click.Parameter, text: str | No
 )
 @click.option("--worker-group", envvar="TASKQUEUE_WORKER_GROUP", help="The worker's group.")
 @click.option("--worker-id", envvar="TASKQUEUE_WORKER_ID", help="The worker's id.")
-@click.option("--task", "task_id", type=slug_id, metavar="ID", help="A task whose artifacts to download.")
+@click.option(
+    "--task",
+    "task_id",
+    type=slug_id,
+    metavar="ID",
+    help="A task with artifacts, to check downloads from storage.",
+)
 @json_option
 @click.pass_context
 def command(

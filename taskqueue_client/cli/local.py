@@ -64,7 +64,7 @@ def _client_of(given: str) -> Client:
     "--port", default=0, type=click.IntRange(0, 65535), help="Port to listen on.  [default: a free one]"
 )
 @click.option("--allow-remote", is_flag=True, help="Listen on an address that other machines can reach.")
-@click.option("--db", default=":memory:", show_default=True, help="File that the state is kept in.")
+@click.option("--db", default=":memory:", show_default=True, help="SQLite file for the state.")
 @click.option(
     "--claim-timeout",
     default=1200.0,
@@ -83,7 +83,7 @@ def _client_of(given: str) -> Client:
     multiple=True,
     default=OBJECT_METHODS,
     show_default=True,
-    help="An upload or download method of the object service.",
+    help="An upload or download method of the object service; may be repeated.",
 )
 @click.option(
     "--like-production", is_flag=True, help="Act on deadlines and dependencies as late as the service."
@@ -93,7 +93,7 @@ def _client_of(given: str) -> Client:
     "amqp_url",
     envvar="TASKQUEUE_LOCAL_AMQP",
     show_envvar=True,
-    help="RabbitMQ to publish messages to, and to get the worker manager's from.",
+    help="AMQP URL of the RabbitMQ to publish messages to, and to consume those of worker-manager from.",
 )
 @click.option(
     "--legacy-azure",
@@ -101,15 +101,22 @@ def _client_of(given: str) -> Client:
     show_envvar=True,
     help="Connection string of a storage account whose queues workers poll.",
 )
-@click.option("--client-id", default="local", show_default=True, help="A client with the scope `*`.")
+@click.option(
+    "--client-id", default="local", show_default=True, help="Name of the client that has all scopes."
+)
 @click.option(
     "--access-token",
     envvar="TASKQUEUE_LOCAL_ACCESS_TOKEN",
     show_envvar=True,
-    help="Its token.  [default: a random one]",
+    help="Access token of this client.  [default: a random one]",
 )
 @click.option(
-    "--client", "clients", metavar="ID=TOKEN=SCOPES", type=_client_of, multiple=True, help="A further client."
+    "--client",
+    "clients",
+    metavar="ID=TOKEN=SCOPES",
+    type=_client_of,
+    multiple=True,
+    help="Another client, with scopes separated by commas; may be repeated.",
 )
 @click.option(
     "--config", metavar="FILE", type=_config, help="YAML or JSON with clients, roles and anonymousScopes."
@@ -118,7 +125,7 @@ def _client_of(given: str) -> Client:
     "--admin-secret",
     envvar="TASKQUEUE_LOCAL_ADMIN_SECRET",
     show_envvar=True,
-    help="Turns the admin routes on.",
+    help="Secret for the admin routes, which exist only with this option.",
 )
 @click.option(
     "--public/--private",

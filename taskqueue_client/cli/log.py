@@ -227,7 +227,7 @@ class FollowedLog:
         return replace(content, url=self._queue.send(stored).url)
 
     def _print_whole(self, name: str, content: ArtifactContent) -> None:
-        """Write the log to its end; where asking for the new part fails, all of it is requested."""
+        """Write the log to its end: request only the new part, or the whole log if that fails."""
         with suppress(StorageFailed, BadGzip):
             if self._take_new(content):
                 self._log.finish()
@@ -318,8 +318,8 @@ class GrowingLog:
         self._encoding = encoding
         self._gunzip = None if encoding is None else Gunzip()
         self.received = 0
-        self._compared = b""  # the last of them
-        self._held = b""  # what follows them
+        self._compared = b""  # the last received bytes, requested again to compare them
+        self._held = b""  # further received bytes, which may differ in a longer log: the end of gzip
 
     def begin_again(self) -> None:
         """Expect the log from its start: it is another one."""

@@ -72,7 +72,7 @@ def rerun(task_ids: tuple[str, ...], *, as_json: bool) -> None:
 @some_task_ids_argument
 @json_option
 def schedule(task_ids: tuple[str, ...], *, as_json: bool) -> None:
-    """Schedule tasks that are held back; their dependencies are not waited for.
+    """Schedule unscheduled tasks; their dependencies are not waited for.
 
     A task that is scheduled already stays as it is. With --json, prints the status of each task.
     """
@@ -86,9 +86,10 @@ def schedule(task_ids: tuple[str, ...], *, as_json: bool) -> None:
 @group_option
 @json_option
 def priority(priority: str, task_ids: tuple[str, ...], group: str | None, *, as_json: bool) -> None:
-    """Change the priority of tasks, or of all tasks of a group, that were never resolved.
+    """Change the priority of tasks, or of all tasks of a group.
 
-    With --json, prints the status of each task or, for a group, the number and ids of changed tasks.
+    The Queue changes only tasks that have never been resolved. With --json, prints the status of each task
+    or, for a group, the number and ids of changed tasks.
     """
     check_either(task_ids, group)
     wanted = Priority(priority)
@@ -104,7 +105,13 @@ def priority(priority: str, task_ids: tuple[str, ...], group: str | None, *, as_
 @click.argument("task_queue_id")
 @click.argument("worker_group")
 @click.argument("worker_id")
-@click.option("--hours", default=1.0, show_default=True, type=click.FloatRange(0, 876_000), help="From now.")
+@click.option(
+    "--hours",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0, 876_000),
+    help="Length of the quarantine from now.",
+)
 @click.option("--reason", default="", help="Stored with the quarantine.")
 @json_option
 def quarantine(
@@ -155,7 +162,7 @@ def retrigger(task_ids: tuple[str, ...], *, exact: bool, as_json: bool) -> None:
                 status = queue.create_task(new_task_id, definition).status
             except (CallFailed, KeyboardInterrupt) as error:
                 if not isinstance(error, CallFailed) or error.attempted.outcome_unknown:
-                    click.echo(f"{task_id} {new_task_id} may have been created", err=True)
+                    click.echo(f"{new_task_id}, a copy of {task_id}, may have been created", err=True)
                 raise
             document = {"taskId": task_id, "newTaskId": new_task_id, "status": status.to_dict()}
             print_change(document, f"{task_id} {new_task_id} {status.state}", as_json=as_json)

@@ -51,7 +51,7 @@ def _setting_options(command: F) -> F:
     "--config",
     "config_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="YAML or TOML.",
+    help="File with settings, in YAML or TOML.",
 )
 @_setting_options
 @click.option(

@@ -177,7 +177,7 @@ class WorkerConfig:
     max_internal_errors: int = _setting(
         5,
         _COUNT_OR_0,
-        "Shut down after so many internal errors in a row with the same cause, and raise it; 0: never.",
+        "Shut down and raise the error after so many internal errors in a row with the same cause; 0: never.",
     )
     cancellation_poll_interval: float = _setting(5.0, INTERVAL, "How often canceled runs are polled for.")
     max_run_time: float | None = _optional(

@@ -353,7 +353,7 @@ class Session:
             )
 
     def _make_queue(self, credentials: Credentials | None, clock: Clock) -> AsyncQueue:
-        """Make one more client, which knows the service's time from the responses of all."""
+        """Make another client. The clients of a worker share what they know of the service's time."""
         worker, config = self._worker, self._worker.config
         storage, tracing = config.artifact_storage, config.tracing
         queue = AsyncQueue(
@@ -371,7 +371,7 @@ class Session:
     def _end_of_background(self, task: asyncio.Task[None]) -> None:
         self._background.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("the worker goes on without `%s`, ended by a bug", task.get_name(), exc_info=error)
+            log.error("a bug ended `%s`, the worker continues without it", task.get_name(), exc_info=error)
 
     def _use_credentials(self, credentials: Credentials) -> None:
         self._credentials = credentials

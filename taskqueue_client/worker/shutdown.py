@@ -171,7 +171,7 @@ def signals_handled(
     loop = asyncio.get_running_loop()
     numbers = [*_SignalHandlers().handlers]
     if signal.SIGTERM not in numbers:  # supervisors, unlike terminals, would have nothing else but SIGKILL
-        log.warning("SIGTERM will not shut down the worker: it is ignored since before the worker started")
+        log.warning("SIGTERM will not shut down the worker: the worker was started with SIGTERM ignored")
     for number in numbers:
         loop.add_signal_handler(number, on_signal, number)
         signal.signal(number, hooks.interrupt)  # in place of asyncio's, which does nothing
@@ -387,7 +387,7 @@ class Shutdown:
 
     def terminate(self, within: float | None) -> None:
         """Begin, as the runner asks."""
-        log.warning("the runner asks to shut down")
+        log.warning("worker-runner has asked the worker to shut down")
         self.begin(within)
 
     def on_notice(self, left: float) -> None:

@@ -382,7 +382,7 @@ def test_a_signal_during_retrigger_names_the_task_that_may_have_been_created(
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
     assert (process.returncode, output) == (130, "")
-    assert errors == f"{original} {copy} may have been created\nInterrupted.\n"
+    assert errors == f"{copy}, a copy of {original}, may have been created\nInterrupted.\n"
 
 
 def test_cancel_says_that_a_group_is_sealed_whose_tasks_it_could_not_cancel(
@@ -565,7 +565,7 @@ def test_a_copy_that_may_have_been_created_is_named(
     original = create("a")
     local_queue.faults.add(Drop("queue.createTask", after=True, times=99))
     first, _ = run("retrigger", original).stderr.splitlines()
-    copy = first.removeprefix(f"{original} ").removesuffix(" may have been created")
+    copy = first.removesuffix(f", a copy of {original}, may have been created")
     assert queue.task(copy)["metadata"]["name"] == "a"
 
 

@@ -424,7 +424,7 @@ def test_a_process_held_by_what_a_handler_left_behind_ends() -> None:
     command = [sys.executable, "-c", LEFT_BEHIND.format(seconds=0.1)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 3
-    assert "threads (forgotten_0), child processes" in done.stderr
+    assert "threads (forgotten_0), for child processes" in done.stderr
 
 
 ENDED_BY_AN_EXCEPTION = """
@@ -444,7 +444,7 @@ def test_a_process_that_an_exception_ends_is_not_held_either() -> None:
     command = [sys.executable, "-c", ENDED_BY_AN_EXCEPTION]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == ExitStatus.NOT_COMPLETED
-    assert "threads (forgotten), child processes" in done.stderr
+    assert "threads (forgotten), for child processes" in done.stderr
 
 
 def test_a_process_that_nothing_holds_ends_at_once_and_with_its_own_status() -> None:

@@ -116,7 +116,7 @@ def test_a_surrogate_beside_what_json_cannot_hold_is_still_one_error() -> None:
 def test_a_value_that_json_does_not_have_is_reported_at_its_path() -> None:
     folder, unknown = Path("/builds"), object()
     payload = {"env": [{"HOME": folder}, 1], "keys": {folder: {"in": unknown}}}
-    allowed = "a value that JSON has"
+    allowed = "a value that JSON can represent"
     assert problems_of({**GOOD, "payload": payload}) == [
         Problem("$.payload.env[0].HOME", folder, allowed),
         Problem("$.payload.keys['/builds']", folder, allowed),
@@ -153,7 +153,7 @@ def test_problems_with_texts_and_numbers_of_subclasses_are_found() -> None:
     assert paths_of({**GOOD, "payload": {"b": Double("nan")}}) == ["$.payload.b"]
     unknown = object()
     assert problems_of({**GOOD, "payload": {"a": Scalar("x"), "b": unknown}}) == [
-        Problem("$.payload.b", unknown, "a value that JSON has")
+        Problem("$.payload.b", unknown, "a value that JSON can represent")
     ]
 
 

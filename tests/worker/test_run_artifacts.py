@@ -370,8 +370,8 @@ def test_the_log_names_what_of_a_directory_is_not_uploaded(tmp_path: Path) -> No
     result = run_handler(Handler, {})
     assert result.outcome == "completed"
     assert result.artifacts == {"public/file": b"x"}
-    assert "WARNING not uploaded: what is in '" in result.log
-    assert "dist/linked', which is a symbolic link to a directory; other such links: 1\n" in result.log
+    assert "WARNING not uploaded: the files in '" in result.log
+    assert "dist/linked', because it is a symbolic link to a directory; other such links: 1\n" in result.log
     assert "WARNING not uploaded: the directory 'dist/empty' has no files\n" in result.log
 
 

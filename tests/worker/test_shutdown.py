@@ -590,7 +590,7 @@ def test_a_bug_that_ends_work_in_the_background_is_logged_at_once_and_the_worker
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(shutdown, "termination_noticed", buggy)
-    task_id, logged = world.create(), "without `watch for termination notices`, ended by a bug"
+    task_id, logged = world.create(), "a bug ended `watch for termination notices`"
     worker_for(world, lambda _: until(lambda: logged in caplog.text), max_tasks=1).serve()
     assert reasons(world, task_id) == ["completed"]
     assert "RuntimeError: a bug" in caplog.text

@@ -287,7 +287,7 @@ class Claiming:
         self._is_refused = is_refusal
         self._events.claim_failed(self._context.identity.task_queue_id, error)
         if is_refusal and self._has_others:
-            log.warning("cannot claim work, retrying with credentials that have come meanwhile: %s", error)
+            log.warning("cannot claim work, retrying at once with newer credentials: %s", error)
             return 0.0
         if is_refusal and not self.has_claimed:
             self._stopping = True

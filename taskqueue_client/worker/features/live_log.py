@@ -62,7 +62,7 @@ _HEADERS = {
 
 
 class _ServedLog:
-    """A log that is served; `ended` is when nothing more was to come, on the loop's clock."""
+    """A log that is served; `ended` is the time of the loop's clock when the log was complete, or None."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -83,7 +83,7 @@ class _ServedLog:
         return min(STALLED, self.ended + AFTER_END - asyncio.get_running_loop().time())
 
     async def blocks(self, file: io.FileIO) -> AsyncIterator[bytes]:
-        """Yield what the log has and gets, until its end."""
+        """Yield the log's content, and what is appended to it, until the log has ended."""
         while True:
             has_ended = self.ended is not None
             while block := file.read(_BLOCK):
@@ -128,7 +128,11 @@ class LiveLogs:
         for url in list(self._logs):
             self.remove(url)
         if not self._thread.end(self._server.stop(), TO_END):
-            log.warning("the file system of a log does not respond; the server of live logs is abandoned")
+            log.warning(
+                "the server of live logs has not stopped within %.0f s, not waiting any longer: the file "
+                "system of a log may not respond",
+                TO_END,
+            )
 
     async def _start(self, host: str, port: int) -> str:
         """Listen; return the URL of the server."""

@@ -248,7 +248,7 @@ class DeclaredArtifacts:
     def _warn_of_what_is_left_out(self, directory: str, links: list[Path], *, has_files: bool) -> None:
         if links:
             self._log.logger.warning(
-                "not uploaded: what is in %r, which is a symbolic link to a directory%s",
+                "not uploaded: the files in %r, because it is a symbolic link to a directory%s",
                 str(min(links)),
                 _others(links, "such links"),
             )

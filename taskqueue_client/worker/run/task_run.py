@@ -100,7 +100,7 @@ class UnawaitedCalls:
             state = getcoroutinestate(call)
             if state == CORO_CREATED:
                 call.close()  # or Python warns that it was never awaited
-            if state != CORO_CLOSED:  # as one is that was canceled before it began
+            if state != CORO_CLOSED:  # a call that was canceled before it began is closed, too
                 plain = name.removesuffix("_async")
                 advice = f"write `await task.{name}(…)`, or `task.{plain}(…)` if run_task is not `async def`"
                 raise TypeError(f"{name} was called and not awaited; {advice}")
@@ -491,7 +491,7 @@ class TaskRun:
 def _one_of(source: Content | None, text: str | None) -> Content:
     if text is not None and source is None:
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] # says the caller
-            raise InvalidArgument("text", text, "a str; other content is a source")
+            raise InvalidArgument("text", text, "a str; pass other content as `source`")
         return encoded("text", text)
     if text is not None or source is None:
         finding = "missing" if text is None else "given together with `text`"
