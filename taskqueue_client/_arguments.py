@@ -213,7 +213,7 @@ def content_type(given: object) -> str:
 
 
 def media_type(given: str) -> str:
-    """Return a content type that the object service can read: it fails for others, once the upload has begun.
+    """Return a content type that the object service can read: with another one, an upload begins and fails.
 
     Raises:
         InvalidArgument: The content type is not one of RFC 9110.

@@ -130,9 +130,9 @@ def seconds_of(text: str) -> float | None:
 
 @lru_cache(maxsize=64)  # a program uses the same few offsets for all its tasks
 def _distance(offset: str) -> timedelta | None:
-    """Return the distance of an offset, negative after a minus sign; None if it cannot be parsed.
+    """Return an offset as a timedelta, negative after a minus sign; None if it cannot be parsed.
 
-    It is at most the longest of Python, which is out of the range of dates.
+    An offset that is too long becomes the longest timedelta of Python: adding it to any date fails.
     """
     found = _OFFSET.fullmatch(offset)
     if found is None:

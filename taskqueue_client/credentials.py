@@ -286,7 +286,7 @@ _VARIABLES = {
 
 @contextmanager
 def _naming(variables: Mapping[str, str]) -> Generator[None]:
-    """Name the variable, instead of an argument that the caller has not written, in the errors of a block."""
+    """Name the environment variables in the errors of a block: the caller has not given the arguments."""
     try:
         yield
     except InvalidArgument as error:

@@ -478,7 +478,7 @@ def with_signature(
         item: The parameter of `kind`; default: what `describe` returns.
     """
     update_wrapper(method, describe)
-    # Evaluated, as nobody evaluates the texts in a `__signature__`, not even `eval_str`.
+    # `eval_str` here: annotations that are strings in a `__signature__` are never evaluated later.
     signature = inspect.signature(describe, eval_str=True)
     response = get_args(signature.return_annotation)[-1]
     gives = response if kind is None else GenericAlias(kind, item or response)

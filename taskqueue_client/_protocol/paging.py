@@ -81,7 +81,7 @@ def iterated(describe: Callable[P, Pages[PageT, Item]]) -> Callable[Concatenate[
 
 
 class _Walk(Iterator[Item]):
-    """Iterates over all items. A generator would end at the first error, and the list look complete."""
+    """Iterates over all items. After an error, `next` repeats the call; a generator would end silently."""
 
     def __init__(self, client: Caller, pages: Pages[Any, Item]) -> None:
         self._client = client

@@ -85,7 +85,7 @@ def _is_started(work: Callable[[], None], threads: list[_Thread]) -> bool:
 
 
 class _Thread(Thread):
-    """A thread that keeps its error for the one that waits for it."""
+    """A thread that stores its error, which `raise_error` raises in another thread."""
 
     _error: BaseException | None = None
     _has_ended = False

@@ -169,7 +169,8 @@ class InjectedSessionTransport:
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
-        # The argument of a request replaces the session's own, which cannot be read in another way.
+        # The `middlewares` of a request replace those of the session, so these are passed on. They have no
+        # public attribute.
         self._middlewares = (*getattr(session, "_middlewares", ()), _sent_once)
 
     async def request(self, request: Request, timeouts: Timeouts, max_body: int = MAX_RESPONSE) -> Response:

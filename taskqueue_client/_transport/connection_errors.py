@@ -137,7 +137,7 @@ def _is_late_connection(error: BaseException) -> bool:
 
 
 def first_cause(error: BaseException) -> BaseException:
-    """Return the error that errors of requests and urllib3 are about."""
+    """Return the innermost error that an error of requests or urllib3 wraps."""
     return list(_chain(error))[-1]
 
 

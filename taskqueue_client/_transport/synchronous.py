@@ -149,7 +149,7 @@ class _OneOrigin(HTTPAdapter):
         return pool
 
     def cert_verify(self, *_: Any, **__: Any) -> None:
-        """Leave it to the TLS context of the connection pool."""
+        """Do nothing: the TLS context of the connection pool verifies certificates."""
 
     def request_url(self, request: requests.PreparedRequest, proxies: Any) -> str:  # noqa: ARG002 - its name
         """Return the part of the signed URL after the host; for an HTTP proxy, the whole URL."""

@@ -1,4 +1,4 @@
-"""What an artifact's content is, by its name, and gzip.
+"""The content types of artifacts, which follow from their names; compression with gzip.
 
 The content type of a name is fixed, so that every machine agrees. The system's own MIME files are not read:
 they differ between machines, and decide whether a browser shows a log or saves it. isal, if installed, makes

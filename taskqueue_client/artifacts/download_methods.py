@@ -144,7 +144,7 @@ class StreamDestination(Destination):
         """See `Destination`."""
 
         def close() -> None:
-            if getgeneratorstate(pieces) != GEN_RUNNING:  # else its thread, which still connects, ends it
+            if getgeneratorstate(pieces) != GEN_RUNNING:  # else a thread still connects in it, and ends it
                 pieces.close()
 
         return transfer.releasing(close, self._given_one_by_one(pieces, transfer))

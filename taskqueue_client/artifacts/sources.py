@@ -242,7 +242,10 @@ def warn_if_at_end(name: str, file: object, size: int, log: logging.Logger) -> N
 
 
 def _stamper_of(file: io.BufferedReader) -> Callable[[], _Stamp] | None:
-    """Return a function that stamps a plain file; None for others, whose descriptor shows something else."""
+    """Return a function that stamps a plain file; None for others, such as compressed files.
+
+    The descriptor of a compressed file has the size and time of the compressed content.
+    """
     raw = getattr(file, "raw", file)
     return (lambda: _Stamp.of(os.fstat(raw.fileno()))) if isinstance(raw, io.FileIO) else None
 

@@ -455,7 +455,7 @@ class Listener(_Consumer[object]):
         self._on_loop_thread(self._stop)
 
     def _acknowledge(self) -> None:
-        """Acknowledge the current event; keep it for the next `get` if a Ctrl-C kept it from the program."""
+        """Acknowledge the current event; keep it for the next `get` if Ctrl-C came before it was returned."""
         if self._current is not None and self._current.event is not self._returned:
             self._put_back()
         super()._acknowledge()

@@ -203,7 +203,7 @@ class Faults:
         self._on_change()
 
     def _take(self, endpoint: str) -> AnyFault | None:
-        """Return the fault that strikes a call of `endpoint` that has just come in, if any; counts it."""
+        """Return the fault that applies to this request to `endpoint`, or None, and count it as used once."""
         with self._lock:
             for position, fault in enumerate(self._waiting):
                 if fnmatchcase(endpoint, fault.endpoint):
@@ -288,7 +288,7 @@ class FaultInjector:
         self._clock = clock
 
     def match(self, endpoint: str) -> AnyFault | None:
-        """Return the fault that strikes a call of `endpoint` that has just come in, if any; counts it."""
+        """Return the fault that applies to this request to `endpoint`, or None, and count it as used once."""
         return self.faults._take(endpoint)  # noqa: SLF001 - hidden from users  # pyright: ignore[reportPrivateUsage]
 
     def on_change(self, callback: Callable[[], object]) -> None:

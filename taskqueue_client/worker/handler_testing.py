@@ -79,11 +79,11 @@ def run_handler(
 ) -> TaskResult:
     """Call a worker's handler for a task that is in no queue, and return how the run would end.
 
-    Payload and definition are checked as for a real run. `on_start` is called before, and `on_stop` after
-    that. The handler is called once, also if it raises `IntermittentTask`, and its time is limited as in a
-    real run. Artifacts are read and not uploaded. Downloads, and calls that it makes with `task.queue`, go to
-    the worker's deployment, with the worker's own credentials, once each. A worker made of a class has no
-    deployment: they end its run as `internal-error`.
+    Payload and definition are checked as for a real run. `on_start` is called first, and `on_stop` last. The
+    handler is called once, also if it raises `IntermittentTask`, and its time is limited as in a real run.
+    Artifacts are read and not uploaded. Downloads, and calls that the handler makes with `task.queue`, go to
+    the worker's deployment, with the worker's own credentials, and are not retried. If `worker` is a class,
+    there is no deployment: downloads and calls end the run as `internal-error`.
 
     Args:
         worker: A worker with its settings, or its class, which gets its settings from the environment and a

@@ -138,7 +138,7 @@ class UnlockedHandler(logging.Handler):
 
     def handle(self, record: logging.LogRecord) -> bool:
         """Write the record if it passes the filters."""
-        found: Any = self.filter(record)  # since Python 3.12 a record
+        found: Any = self.filter(record)  # up to Python 3.11 a bool; since 3.12 a record or False
         if found:
             self.emit(record if found is True else found)
         return bool(found)
@@ -182,7 +182,7 @@ class StandardErrorLog(logging.Handler):
         until = time.monotonic() + (0 if self._dropped else self._patience)
         with suppress(OSError):  # the reader is gone, or the disk is full
             while rest and is_read(self._file, until):
-                rest = rest[os.write(self._file, rest[: select.PIPE_BUF]) :]  # no more would surely fit
+                rest = rest[os.write(self._file, rest[: select.PIPE_BUF]) :]  # a longer write could block
         self._is_cut = bool(rest) and (self._is_cut or len(rest) < len(content))
         return not rest
 

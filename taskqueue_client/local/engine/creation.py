@@ -38,10 +38,10 @@ _FIELDS = tuple(REQUEST_SCHEMAS["queue/v1/create-task-request"]["properties"])
 
 @queue("PUT", "/task/<taskId>", _SCOPES, schema="create-task-request")
 def create_task(core: Core, caller: Caller, task_id: str, body: Json) -> Json:
-    """Create a task, or find it created with the same definition before; return its status.
+    """Create a task, unless it exists with the same definition; return its status.
 
-    What the queue adds (the queue id's missing form, `taskGroupId`, `expires`) is filled into `body`, and its
-    dates are written as they are stored. The order of the checks is the service's.
+    `body` is changed: missing keys (`taskQueueId` or its two parts, `taskGroupId`, `expires`) are added, and
+    dates get the form in which they are stored. The order of the checks is the service's.
     """
     _complete_queue_id(body)
     most = core.settings.max_dependencies

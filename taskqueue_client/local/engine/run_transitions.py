@@ -96,7 +96,7 @@ def finish_with_exception(core: Core, task: Task, run: Run, reason: str, now: in
 
 
 def send_exception(core: Core, task: Task, run: Run) -> bool:
-    """Send the message about a run's exception, and that about its retry; return whether there is one."""
+    """Send the message about a run's exception, and the one about its retry; return whether it is retried."""
     core.send(messages.resolved, task, run)
     last, is_retry = task.runs[-1], task.runs[-1].reason_created in RETRIES.values()
     is_retried = run.run_id == len(task.runs) - 2 and last.state == "pending" and is_retry

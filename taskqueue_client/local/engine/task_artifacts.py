@@ -241,7 +241,7 @@ class Redirect:
 
 @dataclass(frozen=True, slots=True)
 class ErrorContent:
-    """An artifact of the type `error`, with the worker's reason: 424."""
+    """The content of an artifact of the type `error`: a response 424 with the worker's reason."""
 
     reason: str
     message: str

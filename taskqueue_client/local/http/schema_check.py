@@ -51,7 +51,7 @@ def compile_schema(schema: Schema) -> Check:
 
 
 def _must(fits: Callable[[Any], object], words: str) -> Check:
-    """Return a check of one condition, whose violation is `words`."""
+    """Return a check of one condition, which reports "must" and `words` if a value violates it."""
 
     def check(value: Any, path: str, errors: list[str]) -> None:
         if not fits(value):

@@ -123,7 +123,7 @@ class Server:
             _shut_down(self._socket)
         if self._runner is not None:
             await self._runner.cleanup()
-            await asyncio.sleep(0)  # what the requests that were cut have left to do
+            await asyncio.sleep(0)  # lets requests whose connections were closed finish
 
     async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
         started = time.perf_counter()

@@ -231,7 +231,7 @@ class Feed:
         self, request: web.BaseRequest, response: web.StreamResponse, milliseconds: float, **more: object
     ) -> None:
         """Record a request, without the query, which may have a signature."""
-        # by a fault, or by its client: nobody gets the response
+        # A fault or the client has closed the connection: nobody gets the response.
         is_closed = request.transport is None or request.transport.is_closing()
         self._requests.append(
             {

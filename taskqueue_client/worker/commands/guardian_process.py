@@ -83,7 +83,7 @@ def _kill_marked(marks: tuple[bytes, ...]) -> bool:
         if os.readlink("/proc/self") != str(os.getpid()):  # noqa: PTH115 - as above
             return False  # it shows another PID namespace: with its ids, other processes would be killed
         pids = [each for each in os.listdir("/proc") if each.isdecimal()]  # noqa: PTH208 - as above
-    except OSError:  # another system
+    except OSError:  # not Linux: there is no /proc
         return False
     found = False
     for pid in pids:

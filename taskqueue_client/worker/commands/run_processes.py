@@ -184,15 +184,15 @@ def _marked(variable: str, first_look: int = 0) -> Iterator[int]:
 class Guardian:
     """Kills processes that this process leaves behind, for example when it is ended by `kill -9`.
 
-    Where its own process cannot be started, a warning says so once, and commands run without it. Close it.
-    Safe to use from any thread.
+    It starts the guardian process. If that fails, a warning says so once, and commands run without it. Close
+    it. Safe to use from any thread.
 
-    Its process does nothing until this one ends. Then it reads the process groups of the running commands
-    from a file that both share: messages would wake it up twice for each command.
+    The guardian process does nothing until this process ends. Then it reads the process groups of the running
+    commands from a file that both share: messages would wake it up twice for each command.
 
     Args:
         mark: Processes whose `MARK` begins with this are killed if this process ends without `close`. So
-            runs need not be told to the guardian process.
+            the guardian process needs no list of runs.
 
     Attributes:
         control_groups: The beginning of the names of the control groups that are killed with them.
@@ -215,7 +215,7 @@ class Guardian:
             self._start()
 
     def end_run(self, marked: str) -> None:
-        """Leave them alone at `close`."""
+        """Do not kill the processes of this run at `close`."""
         with self._lock:
             self._runs.remove(marked)
 
@@ -228,7 +228,7 @@ class Guardian:
             self._start()
 
     def remove(self, group: int) -> None:
-        """Leave it alone from now on."""
+        """Do not kill this process group any more."""
         with self._lock:
             self._set(self._groups.index(group), 0)
 
@@ -268,7 +268,8 @@ class Guardian:
     def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            # The last one, and not the end of the input: a child that a handler has forked may hold it open.
+            # The last line is ".": the end of the input may not come, as a child that a handler has forked
+            # may hold the pipe open.
             lines = "".join(f"{each}\0" for each in (*self._runs, "."))
             try:
                 process.communicate(os.fsencode(lines), GUARDIAN_ENDS_WITHIN)

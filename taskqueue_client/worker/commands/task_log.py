@@ -112,7 +112,7 @@ class TaskLog:
             return self._whole_lines if self._size - self._whole_lines < LONG_LINE else self._size
 
     def checkpoint(self) -> LogView:
-        """Return the log so far, as a file that does not change; see `size`. Close it.
+        """Return the first `size` bytes of the log as a file that does not change. Close it.
 
         Each checkpoint begins with the one before, except for its `tail`.
 
@@ -265,7 +265,7 @@ class _RunLogger(logging.Logger):
         return child
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - its name
-        """Without the cache, which `setLevel` clears only in the tree."""
+        """Look at the levels each time: `setLevel` clears the cache only of loggers in the process's tree."""
         return not self.disabled and level > self.manager.disable and level >= self.getEffectiveLevel()
 
 
@@ -406,7 +406,10 @@ _PIECE = 1024 * 1024  # bytes of a long line to look at, at a time
 
 
 class _Handler(UnlockedHandler):
-    """Writes a logger's messages to the task log, which has a lock: a finalizer may log in any thread."""
+    """Writes a logger's messages to the task log.
+
+    It takes only the lock of the task log, an RLock: a finalizer may log while its thread has the lock.
+    """
 
     def __init__(self, task_log: TaskLog) -> None:
         super().__init__()

@@ -77,9 +77,9 @@ class HandlerQueue(AsyncQueue):
 
 
 class _LoopTransport:
-    """An `AsyncTransport` for any event loop. Each has its own connections, which end with the loop.
+    """An `AsyncTransport` for several event loops. Each loop has its own connections, closed when it ends.
 
-    Afterwards, nothing could close them: only garbage collection would.
+    Once a loop has ended, its connections cannot be closed any more, and stay until garbage collection.
     """
 
     def __init__(self, network: NetworkSettings, storages: Mapping[Any, Storage]) -> None:
