@@ -168,3 +168,12 @@ def test_a_worker_with_a_claim_request_open_after_a_failure_waits_for_its_result
         advance_until_left(world, [working])
     assert "without work (max_idle)" in caplog.text
     assert clock.monotonic() - started > 20  # the Queue waits so long for work
+
+
+def test_the_log_says_that_a_worker_ends_because_of_max_tasks(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.create()
+    with caplog.at_level("INFO"):
+        work(world, lambda _: None, max_tasks=1)
+    assert "no more claims: max_tasks is reached" in caplog.text

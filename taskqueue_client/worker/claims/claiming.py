@@ -234,6 +234,8 @@ class Claiming:
             left = started + await self._claim(count) - self._clock.monotonic()
             if left > 0 and not self._stopping:
                 await self._wait(left)
+        if not self._stopping:
+            log.info("no more claims: max_tasks is reached")
 
     async def _wait(self, seconds: float) -> None:
         if not self._is_refused:
