@@ -160,8 +160,8 @@ class WorkerConfig:
     )
     worker_group: str = _required("The worker's group, such as a region or a rack.")
     worker_id: str = _required(
-        "The worker's name, unique within its group. Of a host name that the Queue does not allow, because "
-        "it has dots or more than 38 characters, the beginning and a hash are used."
+        "The worker's name, unique within its group. A host name with dots or more than 38 characters, which "
+        "the Queue does not allow, is replaced by its beginning and a hash."
     )
     concurrency: int = _setting(1, _COUNT, "How many runs are worked on at a time.")
     graceful_shutdown_timeout: float = _setting(
@@ -179,7 +179,7 @@ class WorkerConfig:
         _COUNT_OR_0,
         "Shut down and raise the error after so many internal errors in a row with the same cause; 0: never.",
     )
-    cancellation_poll_interval: float = _setting(5.0, INTERVAL, "How often canceled runs are polled for.")
+    cancellation_poll_interval: float = _setting(5.0, INTERVAL, "The time between polls for canceled runs.")
     max_run_time: float | None = _optional(
         INTERVAL,
         "A run whose attempts together take longer is stopped; None: only the task's deadline and the hook "
@@ -234,8 +234,8 @@ class WorkerConfig:
         (),
         _VARIABLES,
         "Names of environment variables that commands get in addition to the harmless ones (see "
-        "*Environment* in the how-to on commands). `*` in a name stands for any characters, and leaves out "
-        "what looks like a secret, so a single `*` passes everything else.",
+        "*Environment* in the how-to on commands). `*` in a name stands for any characters; names with `*` "
+        "leave out variables that look like secrets, so a single `*` passes all others.",
     )
     keep_work_directories: bool = _switch("Keep the directory of a run after the run.")
     artifact_storage: Literal["s3", "object"] = _setting(

@@ -431,7 +431,7 @@ def _warn_of_names(kind: type[WorkerLoop], settings: Mapping[str, object]) -> No
         is_value = not hasattr(own[name], "__get__")  # neither a method nor a property
         if is_value and name in WorkerSettings.__optional_keys__ and settings.get(name) is None:
             log.warning(
-                "%s.%s has no effect: settings are arguments, variables or lines of a file",
+                "%s.%s has no effect: give settings as arguments, in environment variables or in a file",
                 *(kind.__name__, name),
             )
         elif closest := get_close_matches(name.lower(), unused, n=1, cutoff=_LIKENESS):

@@ -167,7 +167,7 @@ class StandardErrorLog(logging.Handler):
             self._dropped += 1
 
     def _note(self) -> logging.LogRecord:
-        text = "missing in this log, because standard error took no more: %s"
+        text = "missing in this log, because nobody read standard error, or it failed: %s"
         lines = counted(self._dropped, "line")
         return logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, (lines,), None)
 

@@ -274,7 +274,7 @@ def test_a_setting_that_is_an_attribute_of_the_class_is_logged(
     caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     assert log_of_class(caplog, **{name: 60}) == [
-        f"Builder.{name} has no effect: settings are arguments, variables or lines of a file"
+        f"Builder.{name} has no effect: give settings as arguments, in environment variables or in a file"
     ]
 
 

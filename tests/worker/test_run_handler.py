@@ -288,7 +288,7 @@ def test_a_second_request_to_stop_lets_canceled_tasks_of_an_event_thread_end() -
     assert ended.is_set()
 
 
-BLOCKED = "a handler still blocks the event loop of all handlers; it is abandoned"
+BLOCKED = "a handler still blocks the event loop of all handlers, not waiting any longer"
 CANCELED = "a handler, or an asyncio task that it has created, has not ended 1 s after it was canceled"
 
 

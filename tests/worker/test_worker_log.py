@@ -15,7 +15,7 @@ import pytest
 
 from taskqueue_client.worker.worker_log import StandardErrorLog, log_handler
 
-MISSING = "missing in this log, because standard error took no more: %s\n"
+MISSING = "missing in this log, because nobody read standard error, or it failed: %s\n"
 
 
 class Pipe:

@@ -159,5 +159,5 @@ class Reclaiming:
 
 def _lose(run: ClaimedRun, error: Exception) -> None:
     """Lose a run that can no longer be reclaimed because of a bug: working on it would be in vain."""
-    log.error("the claim on %s cannot be reclaimed", run, exc_info=error)
+    log.error("cannot reclaim %s because of a bug, giving up the claim", run, exc_info=error)
     run.apply(ClaimEvent.LEASE_ENDED, f"reclaiming raised {error!r}", LossReason.LEASE_ENDED)

@@ -115,11 +115,11 @@ class Handlers:
         if thread.end(self._queue.close_connections(), TO_END):
             return
         if not turned.is_set():
-            log.warning("a handler still blocks the event loop of all handlers; it is abandoned")
+            log.warning("a handler still blocks the event loop of all handlers, not waiting any longer")
         else:
             log.warning(
                 "a handler, or an asyncio task that it has created, has not ended %.0f s after it was "
-                "canceled; it is abandoned",
+                "canceled, not waiting any longer",
                 TO_END,
             )
 

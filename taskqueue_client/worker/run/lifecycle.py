@@ -166,7 +166,7 @@ class RunLifecycle:
         except asyncio.CancelledError:
             self._attempts.call = None  # the worker ends without waiting for the handler
         except Exception:
-            log.exception("run %s cannot be ended; its claim will expire", self.run)
+            log.exception("run %s cannot be resolved because of a bug, its claim will expire", self.run)
         finally:
             self.run.trace.end()
 
