@@ -33,14 +33,14 @@ _HASH_DIGITS = 8
 
 
 class Rule(NamedTuple):
-    """The type of a setting's values, the same in words, and whether the values are durations."""
+    """The type of a setting's values, the allowed values in words, and whether the values are durations."""
 
     type: Any
     words: str
     is_duration: bool = False
 
     def checked(self, name: str, given: object) -> Any:
-        """Return the value in its own type: a path or seconds for a text, a tuple for a list."""
+        """Return the value in the setting's type: a path or seconds for a text, a tuple for a list."""
         if self.is_duration and isinstance(given, str):
             seconds = seconds_of(given)
             given = given if seconds is None else seconds
@@ -58,7 +58,7 @@ class Rule(NamedTuple):
             value = msgspec.convert(text, self.type, strict=False, dec_hook=converted)
         except (msgspec.ValidationError, UnicodeEncodeError):  # a variable may hold bytes that are not UTF-8
             return text
-        return text if value is None else value  # for msgspec, `null` is None
+        return text if value is None else value  # msgspec converts the text `null` to None
 
 
 _COUNT = Rule(Annotated[int, msgspec.Meta(ge=1)], "a whole number, 1 or more")
@@ -101,7 +101,7 @@ def address_of(host: str, port: int) -> str:
 
 
 def cannot_listen(server: str, host: str, port: int, error: OSError) -> InvalidArgument:
-    """Return the error about the setting for which a server, `metrics` or `live_log`, cannot listen."""
+    """Return the error about the setting that keeps a server, `metrics` or `live_log`, from listening."""
     found = f"cannot listen on {address_of(host, port)}: {error}"
     if error.errno in _WRONG_PORT:
         return InvalidArgument(f"{server}_port", port, f"a free port of {host}", found)
@@ -111,7 +111,7 @@ def cannot_listen(server: str, host: str, port: int, error: OSError) -> InvalidA
 def converted(kind: type, given: Any) -> Any:
     """Return a path or host, which msgspec cannot convert by itself; "" and a NUL character are refused.
 
-    A path may begin with `~`, which no shell has replaced in a file: a directory of that name would be made.
+    A `~` at the start of a path is replaced, as a shell does: otherwise, a directory named `~` would be made.
     """
     if not os.fspath(given) or "\0" in os.fspath(given):
         raise ValueError("empty, or with a NUL character")
@@ -279,7 +279,7 @@ class WorkerConfig:
 
     @property
     def task_queue_ids(self) -> tuple[str, ...]:
-        """The task queues, of which those before are preferred."""
+        """The task queues, in order of preference."""
         given = self.task_queue_id
         return (given,) if isinstance(given, str) else tuple(given)
 
@@ -308,12 +308,12 @@ def without_effect(config: WorkerConfig) -> Iterator[tuple[str, str]]:
 
 
 def _plain(given: str | Sequence[str]) -> str | tuple[str, ...]:
-    """Return text without the class of an enumeration, whose members are logged as their names."""
+    """Return text as plain `str`: members of an enumeration would be logged as their names."""
     return str.__str__(given) if isinstance(given, str) else tuple(map(str.__str__, given))
 
 
 def _several(given: object) -> str | tuple[str, ...]:
-    """Return a list of task queues as a tuple, or the only one."""
+    """Return a list of task queues as a tuple, or as a string if there is only one."""
     listed = cast("Sequence[object]", given) if isinstance(given, (list, tuple)) else ()
     names = [each for each in listed if isinstance(each, str)]
     if not names or len(set(names)) < len(listed):

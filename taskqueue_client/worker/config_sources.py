@@ -32,7 +32,7 @@ _OTHER_VARIABLES = ("TASKQUEUE_LOCAL_", "TASKQUEUE_RUN", "TASKQUEUE_REQUIRE_")
 """Variables that are not settings of workers: of the local queue, of commands, of the tests."""
 
 _LIKENESS = 0.8
-"""From this similarity on, a variable is a misspelled setting; that of `SERVICE_HOST`, not one, is 0.75."""
+"""A variable at least so similar to a setting counts as misspelled. `SERVICE_HOST` does not: it has 0.75."""
 
 _WORKER_TABLE = "worker"
 
@@ -50,8 +50,8 @@ class _Setting(NamedTuple):
 def load_deployment() -> tuple[str, Credentials | None]:
     """Return the root URL and the worker's own credentials, from the environment.
 
-    A proxy that adds credentials replaces the signatures of calls, also those of the run's credentials: the
-    worker would claim runs that it cannot reclaim or report.
+    `TASKCLUSTER_PROXY_URL` is refused: the proxy signs all calls with its own credentials, also those that
+    need the credentials of a run. The worker would claim runs that it cannot reclaim or report.
 
     Raises:
         InvalidArgument: A variable is not set or malformed, or `TASKCLUSTER_PROXY_URL` is set.
@@ -102,7 +102,7 @@ def load_config(
 def load_custom_settings(kind: type[T] | None, file: str | os.PathLike[str] | None) -> T | None:
     """Return a worker's own settings, the table `[worker.custom]` of a file; without one, their defaults.
 
-    Their type is a dataclass, struct or `TypedDict`; None if the worker has none.
+    `kind` is a dataclass, struct or `TypedDict`; if it is None, the worker has none, and None is returned.
 
     Raises:
         InvalidArgument: A key is unknown or missing, or a value is not allowed.
@@ -119,7 +119,7 @@ def load_custom_settings(kind: type[T] | None, file: str | os.PathLike[str] | No
 
 
 def _check_worker_table(tables: object, source: str) -> None:
-    """Refuse all but a table with the key `custom`, without showing values, which may be secrets."""
+    """Refuse anything but a table with `custom` as its only key. Values may be secrets, and are not shown."""
     if not isinstance(tables, dict):
         raise InvalidArgument(source, tables, "a table with the key custom", "not a table")
     unknown = [key for key in cast("dict[str, object]", tables) if key != "custom"]
@@ -133,7 +133,7 @@ def _check_worker_table(tables: object, source: str) -> None:
 
 
 def _check_custom(kind: type[Any] | None, custom: Any) -> None:
-    """Refuse keys that the type does not have, also in the objects in it."""
+    """Refuse keys that the type does not have, also in nested objects."""
     info = None if kind is None else msgspec.inspect.type_info(kind)
     if isinstance(custom, dict):
         _check_object(info, cast("dict[str, Any]", custom), "")
@@ -156,7 +156,7 @@ def _check_object(kind: Any, given: dict[str, Any], place: str) -> None:
 
 
 def _check_nested(kind: Any, given: Any, place: str) -> None:
-    """Refuse such keys in a value, unless it may be of several types, as msgspec decides which one it is."""
+    """Refuse unknown keys and choices in a value, unless it may have several types: msgspec decides then."""
     none = msgspec.inspect.NoneType
     kinds = [each for each in getattr(kind, "types", [kind]) if not isinstance(each, none)]
     if len(kinds) != 1:
@@ -178,7 +178,7 @@ def _check_nested(kind: Any, given: Any, place: str) -> None:
 
 
 def _choices_instead(kind: Any, given: Any) -> list[Any]:
-    """Return the values of an enumeration that does not have the given one; msgspec does not name them."""
+    """Return the allowed values if an enumeration lacks the given one; msgspec's error does not name them."""
     if isinstance(kind, msgspec.inspect.LiteralType) and given not in kind.values:
         return list(kind.values)
     if isinstance(kind, msgspec.inspect.EnumType):
@@ -190,9 +190,9 @@ def _choices_instead(kind: Any, given: Any) -> list[Any]:
 
 
 def _check_variables(environ: Mapping[str, str]) -> None:
-    """Refuse a variable that looks like a setting but is not one, and warn of others.
+    """Refuse variables that look like a misspelled setting; warn of other unknown ones with `TASKQUEUE_`.
 
-    Others may have another purpose: Kubernetes sets `TASKQUEUE_SERVICE_HOST` for a service `taskqueue`.
+    These may have another purpose: Kubernetes sets `TASKQUEUE_SERVICE_HOST` for a service `taskqueue`.
     """
     settings = [name.upper() for name in _NAMES]
     for variable in sorted(set(environ).difference(_VARIABLES.values())):

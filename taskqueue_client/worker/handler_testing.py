@@ -63,8 +63,8 @@ class TaskResult:
         outcome: How its run ended, as in `reasonResolved`: `completed`, `failed`, `malformed-payload`, …
         artifacts: The content of its artifacts by name, without the log.
         log: The text of its log.
-        error: What the handler raised, or the failure that counts instead. Always None for a task of a queue,
-            which does not know it.
+        error: What the handler raised, or the failed upload that counts instead; None if there was none, and
+            for a task of a queue, which does not know the error.
     """
 
     task_id: str
@@ -177,7 +177,7 @@ def _run(worker: WorkerLoop, claim: TaskClaim, stack: ExitStack) -> TaskResult:
 
 
 def _logged(result: TaskResult) -> TaskResult:
-    """Log why a task was not completed: pytest shows it if the test fails, but no log of a result."""
+    """Log why a task was not completed: pytest shows logged lines if the test fails, but not `result.log`."""
     if result.outcome != ReasonResolved.COMPLETED:
         log.warning("task %s ended: %s; its log:\n%s", result.task_id, result.outcome, result.log[-_SHOWN:])
     return result
@@ -214,7 +214,7 @@ async def _call(worker: WorkerLoop, resources: RunResources) -> BaseException | 
 def _contents(
     declared: Iterable[DeclaredArtifact], task_log: TaskLog
 ) -> tuple[dict[str, bytes], Outcome | None]:
-    """Return the content of artifacts by name, and the outcome of those that cannot be read."""
+    """Return the content of artifacts by name, and the outcome if some cannot be read, else None."""
     contents: dict[str, bytes] = {}
     failures: list[Outcome] = []
     for each in declared:
@@ -228,7 +228,7 @@ def _contents(
 
 
 def result_of(queue: Queue, task_id: str) -> TaskResult:
-    """Return the outcome of the last run of a task, from a local queue after its worker has ended.
+    """Return the result of a task's last resolved run, from a local queue whose worker has ended.
 
     Raises:
         RuntimeError: No run of the task is resolved.

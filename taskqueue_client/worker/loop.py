@@ -77,7 +77,7 @@ class WorkerSettings(TypedDict, total=False):
 
 
 class WorkerArguments(WorkerSettings, total=False):
-    """The arguments of `WorkerLoop`, its settings among them, for type checkers.
+    """The arguments of `WorkerLoop`, including its settings, for type checkers.
 
     The `__init__` of a subclass with further arguments takes them as `**arguments: Unpack[WorkerArguments]`,
     and passes them to `super().__init__(**arguments)`.
@@ -103,8 +103,8 @@ class WorkerLoop(ABC):
         credentials: The worker's own credentials; they need `queue:claim-work:<task_queue_id>` and
             `queue:worker-id:<worker_group>/<worker_id>`; with several task queues, also
             `queue:pending-count:<task_queue_id>` for each.
-        pulse: The message broker. Messages about canceled runs stop them at once (extra `events`); without
-            them cancellation is noticed within about `cancellation_poll_interval`.
+        pulse: The message broker (extra `events`). A message about a canceled run stops the run at once;
+            without a broker, cancellation is noticed within about `cancellation_poll_interval`.
         clock: The source of time.
         runner: The process that started this worker, if it speaks the worker-runner protocol.
         task_source: Makes the source of the worker's claims, such as `AzureTaskSource` of
@@ -113,15 +113,15 @@ class WorkerLoop(ABC):
 
     Raises:
         InvalidArgument: A setting, the URL, the credentials or `payload_schema` is not allowed,
-            `signing_key` cannot be read, a hook is declared as `async def`, or the worker cannot call
-            `run_task` or a hook, because it has other parameters.
-        ImportError: There is a `signing_key`, and cryptography is not installed (the extra `trust`); or
-            `tracing` is on, and opentelemetry-api is not (the extra `otel`); or there is `pulse`, and
-            aio-pika is not (the extra `events`).
+            `signing_key` cannot be read, a hook is declared as `async def`, or `run_task` or a hook has
+            wrong parameters.
+        ImportError: A package is not installed: PyYAML (extra `cli`) for a `config_file` in YAML,
+            cryptography (extra `trust`) for `signing_key`, opentelemetry-api (extra `otel`) for `tracing`,
+            or aio-pika (extra `events`) for `pulse`.
     """
 
     payload_schema: ClassVar[Mapping[str, Any] | None] = None
-    """JSON Schema of the payloads that `run_task` takes; others are reported as `malformed-payload`."""
+    """JSON Schema of payloads; a run whose payload does not match ends as `malformed-payload`."""
 
     settings_type: ClassVar[type[Any] | None] = None
     """A dataclass, struct or `TypedDict` for the table `[worker.custom]` of `config_file`; see `settings`."""
@@ -171,12 +171,12 @@ class WorkerLoop(ABC):
 
     @abstractmethod
     def run_task(self, task: TaskRun, /) -> Coroutine[Any, Any, None] | None:
-        """Run a task. A `def` runs in a separate thread, an `async def` in one event loop with others.
+        """Run a task. A `def` runs in a separate thread, an `async def` in an event loop that runs share.
 
         Returning completes the task. Raise an `Outcome` to end it in another way. An `InvalidArgument` that
-        refuses a value of the payload counts as `MalformedPayload`. Any other exception ends it as
+        refuses a value of the payload counts as `MalformedPayload`. Any other exception ends the run as
         `internal-error`, and so does returning a coroutine or generator that nobody has run. An exception
-        group of outcomes that are all reported alike, as of a `TaskGroup`, counts as the first.
+        group (of a `TaskGroup`, for example) counts as its first member if all are reported alike.
         """
 
     def on_start(self) -> None:  # noqa: B027 - an optional hook
@@ -188,7 +188,7 @@ class WorkerLoop(ABC):
     def on_task_end(self, end: TaskEnd, /) -> None:  # noqa: B027 - an optional hook
         """Called when a run has been reported, or its claim is lost; must be quick.
 
-        `sys.exit` in it ends the worker as `shutdown` does, and then the program.
+        `sys.exit` in this hook shuts the worker down as `shutdown` does, and then ends the program.
 
         Args:
             end: How the run ended.
@@ -198,29 +198,29 @@ class WorkerLoop(ABC):
         """Return how long all attempts of a run may take, in seconds or as `10 minutes`; None: no limit.
 
         Override it to return `task.payload.get("maxRunTime")`, for example. `max_run_time` bounds the run as
-        well. It is called when the payload has been checked, and must be quick; if it raises, the run ends as
-        if `run_task` had raised.
+        well. The hook is called when the payload has been checked, and must be quick; if it raises, the run
+        ends as if `run_task` had raised.
 
         At the time limit, `task.canceled` is set, commands are ended, and an asynchronous handler is
-        canceled. A thread cannot be interrupted: a handler that is neither waiting for a command nor looking
-        at `task.canceled` is left behind some seconds later. The run ends as `max_run_time_outcome` says.
+        canceled. A thread cannot be interrupted: if the handler neither waits for a command nor looks at
+        `task.canceled`, the run ends some seconds later without it. `max_run_time_outcome` is reported.
         """
         return None
 
     def on_idle(self, seconds: float, /) -> None:  # noqa: B027 - an optional hook
         """Called after each claim request that found no work while no run is claimed; must be quick.
 
-        `sys.exit` in it ends the worker as `shutdown` does, and then the program.
+        `sys.exit` in this hook shuts the worker down as `shutdown` does, and then ends the program.
 
         Args:
             seconds: How long the worker has had no work.
         """
 
     def termination_notice(self) -> float | str | None:
-        """Return how long the machine has left, in seconds or as `2 minutes`; None while that is unknown.
+        """Return how long the machine has left, in seconds or as `2 minutes`; None: no notice has come.
 
-        Override it to ask the cloud provider for its notice to spot machines. It is called every few
-        seconds, in a separate thread; a duration begins the shutdown.
+        Override it to ask the cloud provider for the termination notice of a spot machine. The hook is
+        called every few seconds, in a separate thread; once it returns a duration, the worker shuts down.
         """
         return None
 
@@ -245,13 +245,13 @@ class WorkerLoop(ABC):
 
         Raises:
             CallFailed: The Queue refused the first claim request, because of wrong credentials, missing
-                scopes, …: an `ApiError`; or claim requests fail at `max_idle`.
-            InternalError: `max_internal_errors` in a row had the same cause, or the system does not start
-                the threads of the worker.
+                scopes, …: an `ApiError`; or claim requests were failing when `max_idle` had passed.
+            InternalError: `max_internal_errors` internal errors in a row had the same cause, or the system
+                does not start the threads of the worker.
             InvalidArgument: Commands of tasks can read the file of `signing_key`; or `work_directory`, or the
                 host or port of a server, cannot be used.
-            RuntimeError: An event loop runs in this thread: `await asyncio.to_thread(worker.serve)`. Or this
-                worker is running already, or the `__init__` of its class has not called that of `WorkerLoop`,
+            RuntimeError: An event loop runs in this thread (use `await asyncio.to_thread(worker.serve)`), the
+                worker is running already, the `__init__` of its class has not called that of `WorkerLoop`,
                 or gevent or eventlet has patched the program.
         """
         self.__serve(logged_by_default, signals=threading.current_thread() is threading.main_thread())
@@ -260,8 +260,8 @@ class WorkerLoop(ABC):
         """Work like `run`, in a program that handles signals itself and calls `shutdown`.
 
         In a thread, the worker shuts down when the program's main thread ends; join the thread before.
-        A coroutine awaits `asyncio.to_thread(worker.serve)`, and calls `worker.shutdown()` in a `finally`: on
-        Ctrl-C, `asyncio.run` waits for the thread.
+        In a coroutine, await `asyncio.to_thread(worker.serve)`, and call `worker.shutdown()` in a `finally`:
+        on Ctrl-C, `asyncio.run` waits for the thread.
 
         Raises:
             CallFailed: As for `run`.
@@ -292,13 +292,13 @@ class WorkerLoop(ABC):
                 self.__session.shutdown(given)
 
     def hint_canceled(self, task_id: str) -> None:
-        """Poll at once whether a task was canceled, as after a message about it."""
+        """Ask the Queue at once whether a task was canceled, for example after a message about it."""
         with self.__lock:
             if self.__session is not None:
                 self.__session.hint_canceled(task_id)
 
     def __terminate(self, within: float | None) -> None:
-        """Shut down as the runner asks: a later message may shorten the time, and never hurries."""
+        """Shut down as the runner asks: another message may shorten the time, but is no second `shutdown`."""
         with self.__lock:
             self.__shutdown_requested = True
             if self.__session is not None:
@@ -338,7 +338,7 @@ class WorkerLoop(ABC):
         )
 
     async def __live(self, last: Hooks | None) -> None:
-        """Run one session. It is made in its loop, so that calls meanwhile are made when it has started."""
+        """Run one session. Calls that other threads make meanwhile wait in its loop until it has started."""
         try:
             with self.__lock:
                 session = self.__session = Session(self, self.__credentials, schema_of(self))
@@ -370,7 +370,7 @@ def schema_of(worker: WorkerLoop) -> PayloadSchema | None:
     """Return the checked `payload_schema`, also of a worker whose `__init__` or `on_start` has set it itself.
 
     Raises:
-        InvalidArgument: It is not allowed.
+        InvalidArgument: The schema is not allowed.
     """
     given, checked = worker.payload_schema, worker.checked_schema
     if given is (None if checked is None else checked.given):
@@ -390,14 +390,14 @@ _PARAMETERS = {
 """The methods that the worker calls, each with the names of its arguments."""
 
 _OPTIONAL = (*_PARAMETERS, "payload_schema", "settings_type")
-"""The attributes that a class may define. Nobody may notice that the worker lacks one with a wrong name."""
+"""The attributes that a class may define. A misspelled one would have no effect, and raise no error."""
 
 _LIKENESS = 0.8
-"""From this similarity on, a name is a misspelled hook; that of `on_message`, not one, is 0.56."""
+"""A name at least so similar to a hook's counts as misspelled. `on_message` does not: it has 0.56."""
 
 
 def _check_methods(worker: WorkerLoop) -> None:
-    """Refuse methods that cannot be called, which each run would notice, and coroutine functions as hooks."""
+    """Refuse methods with wrong parameters, which would fail in each run, and hooks that are `async def`."""
     for name, parameters in _PARAMETERS.items():
         method = getattr(worker, name)
         if name != "run_task" and iscoroutinefunction(method):
@@ -453,7 +453,7 @@ def _has_other_caller(name: str, classes: Sequence[type]) -> bool:
 
 
 def _signature(method: object) -> Signature:
-    """Return how a method is called; any arguments if that cannot be known.
+    """Return the signature of a method; if it is unknown, one that accepts any arguments.
 
     A compiled method may have no signature. Annotations may be names that only type checkers import, which
     raise an error when they are read (Python 3.14). A decorator may add arguments to those of the worker, so

@@ -1,7 +1,7 @@
 """The state of a worker: its metrics, over prometheus_client, its health, and the HTTP server for both.
 
-`docs/how-to/metrics.md` has a table of the names, labels and meanings of metrics, which a test compares with
-them. The health is whether the worker takes work, and whether it should be restarted.
+`docs/how-to/metrics.md` has a table of the names, labels and meanings of metrics; a test compares the table
+with this module. The health is whether the worker takes work, and whether it should be restarted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ M = TypeVar("M", Counter, Histogram)
 PREFIX = "taskqueue_worker_"
 
 LATENESS_BUCKETS = (0.01, 0.05, 0.25, 1.0, 5.0, 15.0, 60.0)
-"""Seconds by which a reclaim begins late: from what any loop takes to what loses short leases."""
+"""Seconds by which a reclaim begins late: from the delay of any event loop to one that loses short leases."""
 
 DURATION_BUCKETS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0)
 """Seconds that a run takes: from a script to the longest builds."""
@@ -110,7 +110,7 @@ class WorkerMetrics:
     def __init__(self, identities: Sequence[WorkerIdentity], vitals: Callable[[], Vitals]) -> None:
         self.vitals = vitals
         self._registry = CollectorRegistry()
-        self._registry.register(REGISTRY)  # those of users, of their libraries, and of the process
+        self._registry.register(REGISTRY)  # metrics of the program, its libraries and the process
         self._registry.register(self)
         queue = _label("task_queue_id", *(each.task_queue_id for each in identities))
         counter, histogram = partial(self._added, Counter), partial(self._added, Histogram)
@@ -154,7 +154,7 @@ class WorkerMetrics:
         self._durations.labels(task_queue_id, outcome).observe(seconds)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the worker's state as gauges, which have no sample while there is nothing to tell."""
+        """Yield the worker's state as gauges, which have no sample while their value is None."""
         vitals = self.vitals()
         for name, meaning, value in (
             ("tasks_claimed", "Runs that are claimed now.", vitals.claimed),
@@ -194,7 +194,7 @@ class WorkerMetrics:
         )
 
     def _added(self, kind: type[M], name: str, meaning: str, *labels: _Labels, **options: Any) -> M:
-        """Create a metric with each of its series, so that it is shown before anything is counted."""
+        """Create a metric with all of its series, so that they are shown before anything is counted."""
         names = [name for each in labels for name in each.names]
         try:
             metric = kind(PREFIX + name, meaning, names, registry=self._registry, **options)
@@ -208,14 +208,14 @@ class WorkerMetrics:
 
 
 READY_WITHIN = 60.0
-"""Seconds from one response to a claim request to the next. A request takes 20 s when there is no work, and
-three in a row do not fail by chance. Also seconds for which the worker's event loop may be blocked."""
+"""Seconds without a response to a claim request, or with a blocked event loop, after which a worker is not
+ready. A claim request takes 20 s when there is no work, and three in a row do not fail by chance."""
 
 LIVE_WITHIN = 600.0
-"""The same, after which the worker should be restarted: the worker, and not the Queue, may be what hangs."""
+"""Seconds of the same after which the worker should be restarted: the worker may hang, and not the Queue."""
 
 MOST_CONNECTIONS = 50
-"""Connections to the monitor: each has a thread and a file open, which tasks need, too."""
+"""The most connections to the monitor: each takes a thread and a file descriptor, which tasks need, too."""
 
 _TEXT = "text/plain; charset=utf-8"
 
@@ -236,7 +236,7 @@ def ready_problems(vitals: Vitals) -> list[str]:
 
 
 def _problems(vitals: Vitals, within: float) -> list[str]:
-    """Return what is wrong with a worker. It may wait, or be blocked, for up to `within` seconds."""
+    """Return what is wrong with a worker. A worker may wait, or be blocked, for up to `within` seconds."""
     problems: list[str] = []
     if vitals.since_claim is not None and vitals.since_claim > within:
         problems.append(f"no response to a claim request for {vitals.since_claim:.0f} s")
@@ -258,7 +258,7 @@ class Monitor(socketserver.ThreadingTCPServer):
     """
 
     allow_reuse_address = True
-    daemon_threads = True  # not waited for: a metric of a user's may hang
+    daemon_threads = True  # not waited for: a metric of the program may hang
 
     def __init__(self, metrics: WorkerMetrics, host: str, port: int) -> None:
         self.metrics = metrics

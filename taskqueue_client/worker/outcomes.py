@@ -98,7 +98,7 @@ class ClaimLost(Outcome):
 
 
 LOST = "lost"
-"""How a run ends whose claim is lost: it is not reported."""
+"""The outcome of a run whose claim is lost, and which is not reported."""
 
 RESOLUTIONS: Mapping[type[Outcome], ReasonResolved | None] = {
     TaskFailed: ReasonResolved.FAILED,
@@ -112,8 +112,8 @@ RESOLUTIONS: Mapping[type[Outcome], ReasonResolved | None] = {
 """The reason that is reported for each outcome; None: nothing is reported."""
 
 UPLOADED_BEFORE = frozenset({ReasonResolved.COMPLETED, ReasonResolved.FAILED})
-"""The reasons that are reported after artifacts and log are uploaded: the Queue takes none afterwards. With
-any other reason, a worker in trouble first makes sure that the run cannot end as completed."""
+"""The reasons that are reported after artifacts and log are uploaded: the Queue takes none afterwards. Other
+reasons are reported first, so that the run of a worker in trouble cannot end as completed."""
 
 
 def resolution_of(outcome: BaseException | None) -> ReasonResolved | None:
@@ -127,11 +127,11 @@ def resolution_of(outcome: BaseException | None) -> ReasonResolved | None:
 
 
 def outcome_of(raised: BaseException | None, payload: object) -> BaseException | None:
-    """Return what a handler raised, as an outcome where it is one.
+    """Return the outcome that counts for what a handler raised; any other exception is returned as it is.
 
-    A refused argument whose value is in the payload is a `MalformedPayload`: no schema can express all rules,
-    and such tasks, one after the other, would shut the worker down as internal errors do. A group of outcomes
-    that are all reported alike, as `asyncio.TaskGroup` raises it, is the first of them. `payload` is as the
+    An `InvalidArgument` whose value is in the payload becomes `MalformedPayload`: no schema can express all
+    rules, and as internal errors, such tasks in a row would shut the worker down. A group of outcomes that
+    are all reported alike, such as one of `asyncio.TaskGroup`, becomes its first member. `payload` is as the
     Queue sent it, and matches the schema.
     """
     if isinstance(raised, BaseExceptionGroup):
@@ -167,7 +167,7 @@ def malformed(problems: list[Problem]) -> MalformedPayload:
 def _places_of(wanted: object, value: object) -> Iterator[list[str | int]]:
     """Yield the paths of the members of a JSON value that are equal to `wanted`, or whose key is.
 
-    None and booleans are nowhere: they are too common to tell where they came from.
+    None and booleans are not looked for: they are too common to tell where they came from.
     """
     if wanted is None or isinstance(wanted, bool):
         return
@@ -190,7 +190,7 @@ def text_of(error: BaseException) -> str:
 def traceback_of(error: BaseException) -> str:
     """Return the traceback of what a handler raised; only its text if Python cannot format the exception.
 
-    That is so for a SyntaxError with attributes of other types, for example.
+    An example is a SyntaxError with attributes of wrong types.
     """
     try:
         return "".join(traceback.format_exception(error)).rstrip()
@@ -219,7 +219,7 @@ def outcome_for(reason: str) -> type[Outcome]:
 
 
 class Canceled(threading.Event):
-    """Set when a handler should stop: wait for it, look at it, or call `check`. True if it is set.
+    """An event that is set when a handler should stop: wait for it, test it as a bool, or call `check`.
 
     Attributes:
         reason: Why the handler should stop; None until the event is set.
@@ -230,7 +230,7 @@ class Canceled(threading.Event):
         self.reason: Outcome | None = None
 
     def __bool__(self) -> bool:
-        """Without it, `while not task.canceled` would end at once, and the task be completed."""
+        """Return whether it is set. Without this method, `while not task.canceled` would end at once."""
         return self.is_set()
 
     def cancel(self, reason: Outcome) -> None:

@@ -1,6 +1,6 @@
 """The check of a task's payload before its handler is called: by the worker's JSON Schema, and for its depth.
 
-It is done by jsonschema. `payload_keywords.py` replaces some of its keywords.
+The schema is checked by jsonschema, of which `payload_keywords.py` replaces some keywords.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ MOST_LOGGED = 10
 
 DEEPEST = 100
 """The nesting levels of lists and objects that a payload may have. jsonschema needs several nested calls for
-each level, and Python limits these. A payload that was cut off when it was read has more levels."""
+each level, and Python limits these. A payload that was cut off when the claim was decoded has more levels."""
 
 
 def check_payload(schema: PayloadSchema | None, payload: object) -> None:
     """Check the payload of a task. Without a schema, it may be anything that is at most 100 levels deep.
 
     Raises:
-        MalformedPayload: It lists the problems.
+        MalformedPayload: The payload has problems, which the error lists.
     """
     if problems := schema.violations(payload) if schema else _depth_problems(payload):
         raise malformed(problems)
@@ -53,7 +53,7 @@ def check_payload(schema: PayloadSchema | None, payload: object) -> None:
 class PayloadSchema:
     """A JSON Schema for payloads.
 
-    `$schema` names its draft, also for all of its parts, by the draft's own URI; default: 2020-12. References
+    `$schema` is the URI of its draft, which holds for all parts of the schema; default: 2020-12. References
     must be to places in the schema itself; no schemas are fetched.
 
     Attributes:
@@ -70,7 +70,7 @@ class PayloadSchema:
         self.given: Mapping[str, Any] = schema
         try:
             self._validator = _checked_validator(schema)
-            next(self._validator.iter_errors(None), None)  # ends, unless it refers to itself at once
+            next(self._validator.iter_errors(None), None)  # fails if a reference leads directly to itself
         except BaseException as error:
             if not _is_limit_of_calls(error):
                 raise
@@ -108,15 +108,16 @@ def _depth_problems(payload: object) -> list[Problem]:
 def _is_limit_of_calls(error: BaseException) -> bool:
     """Return whether an error says that Python's limit of nested calls was reached.
 
-    Within rpds, which jsonschema uses, it is a panic, not an `Exception`: the run would get no report.
+    Within rpds, which jsonschema uses, the limit causes a panic. It is not an `Exception`: unless it is
+    caught here, the run is not reported.
     """
     return isinstance(error, RecursionError) or type(error).__name__ == "PanicException"
 
 
 def _why_unchecked(error: BaseException) -> str:
-    """Return why a payload could not be checked; raise what no payload causes.
+    """Return why a payload could not be checked; raise errors that no payload causes.
 
-    jsonschema fails for some payloads, such as integers above 2**1024, and five of them would end a worker.
+    jsonschema fails for some payloads, such as integers above 2**1024: five in a row would end a worker.
     """
     if _is_limit_of_calls(error):
         return "nested too deeply for a schema that refers to itself"
@@ -137,7 +138,8 @@ def _checked_validator(schema: Mapping[str, Any]) -> Any:  # the type stubs are 
     try:
         draft.check_schema(schema, format_checker())
     except jsonschema.SchemaError as error:
-        reasons = "; ".join(each.message for each in error.context or ()) or error.message  # of alternatives
+        # `context` has the errors of alternatives.
+        reasons = "; ".join(each.message for each in error.context or ()) or error.message
         raise _wrong_schema(error.absolute_path, None, "", reasons) from None
     _check_parts(schema, draft)
     return make_validator(schema, draft)
@@ -152,7 +154,8 @@ def _wrong_schema(
 def _draft_of(schema: Mapping[str, Any]) -> Any:
     """Return jsonschema's class for the draft that a schema names.
 
-    Unknown ones and draft 3 are refused: other drafts ignore some keywords, and what they forbid would pass.
+    Unknown drafts and draft 3 are refused: another draft would ignore some of their keywords, and pass
+    payloads that these forbid.
     """
     import jsonschema.validators  # noqa: PLC0415 - as above
 
@@ -191,7 +194,7 @@ def _check_parts(schema: Mapping[str, Any], draft: Any) -> None:
             target = _target(resolver, keywords[key], [*path, key])
             pending.append((target.resolver, specification.create_resource(target.contents)))
         subschemas: list[Any] = [*specification.subresources_of(part.contents)]
-        if "dependencies" in draft.VALIDATORS:  # where lists make `subresources_of` fail, or end too soon
+        if "dependencies" in draft.VALIDATORS:  # lists in it make `subresources_of` fail, or end too soon
             subschemas += dict(members_of(keywords.get("dependencies"))).values()
         resources = [specification.create_resource(each) for each in subschemas if not isinstance(each, list)]
         pending += [(resolver.in_subresource(each), each) for each in resources]
@@ -222,7 +225,7 @@ def _target(resolver: Any, reference: str, path: Sequence[str | int]) -> Any:
 
 
 def _without_effect(keys: Iterable[str | int], draft: Any) -> Iterator[tuple[str, str]]:
-    """Yield the keys of a part of a schema that its author takes for keywords, and why they are not.
+    """Yield the keys of a part of a schema that look like keywords but have no effect, with the reasons.
 
     They are not refused: JSON Schema allows any other key, and a key may be the target of references.
     """
@@ -244,8 +247,8 @@ _EXTENSIONS = ("x-", "ts")
 """Prefixes of keys for other programs, such as `tsType` for generators of TypeScript."""
 
 _LIKENESS = 0.8
-"""From this similarity on, a key is a misspelled keyword, such as `oneof`; no keyword of any draft is so
-similar to another one that only annotates."""
+"""A key at least so similar to a keyword that is checked counts as misspelled, such as `oneof`. No keyword
+that only annotates is so similar to one of them."""
 
 
 def _log_without_effect(found: list[tuple[str, str]]) -> None:

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from jsonschema import FormatChecker, ValidationError
 
 MOST_OF_ALTERNATIVE = 10
-"""The number of violations of each alternative of `anyOf` and `oneOf` that are looked for, with those of the
-alternatives within it; few are shown."""
+"""How many violations are looked for in each alternative of `anyOf` and `oneOf`, nested alternatives
+included; few are shown."""
 
 MOST_FAILED = 1000
-"""The number of places whose violations are kept, if a reference finds some there: each takes 4 kB."""
+"""How many places with violations that a reference has found are remembered: each takes 4 kB."""
 
 LONGEST_PATTERN = 1000
-"""Characters above which Python forgets the regular expression of a payload: `re` keeps hundreds of them."""
+"""Characters of a regular expression of a payload above which the cache of `re`, of hundreds, is cleared."""
 
 REFERENCES = {"$ref", "$dynamicRef"}
 """The keywords whose targets must exist; of `$recursiveRef`, the only value with an effect is `#`."""
@@ -42,7 +42,7 @@ _FORMATS = ("date", "email", "ipv4", "ipv6", "uuid")
 """The formats that are left to jsonschema: those that need no packages that may be missing."""
 
 _WITH_NAMES = {"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"}
-"""The keywords whose members have names, which may be those of keywords, too."""
+"""The keywords whose values are objects with names as keys, which may be the names of keywords, too."""
 
 
 def make_validator(schema: Mapping[str, Any], draft: Any) -> Any:
@@ -60,9 +60,9 @@ def make_validator(schema: Mapping[str, Any], draft: Any) -> Any:
 
 
 def _has_fixed_targets(schema: Mapping[str, Any]) -> bool:
-    """Return whether each reference has one target, whichever way has led to it.
+    """Return whether each reference always has the same target.
 
-    Dynamic references have several if parts of the schema are resources, with an `$id`, as it is one itself.
+    A dynamic reference can have several if parts of the schema are resources, too: those with an `$id`.
     """
     text = json.dumps(schema, default=str, skipkeys=True)
     resources = text.count('"$id"') + ("$id" not in schema)
@@ -72,9 +72,9 @@ def _has_fixed_targets(schema: Mapping[str, Any]) -> bool:
 def _prepared(part: Any, draft: Any, keyword: str | None = "") -> Any:
     """Return a copy of a schema, or of a keyword's value, for which our keywords are called everywhere.
 
-    It has no `$schema`, where jsonschema would go on with its own keywords instead of ours. Some booleans are
-    objects: those of named members, for which jsonschema would name no keyword, and those of `items`, for
-    which it fails in older drafts. `keyword` is None for a named member.
+    It has no `$schema`, where jsonschema would go on with its own keywords instead of ours. Some booleans
+    become objects: those of named members, for which jsonschema would name no keyword, and those of `items`,
+    for which it fails in older drafts. `keyword` is None for a named member.
     """
     is_list_of_older_draft = keyword == "items" and "additionalItems" in draft.VALIDATORS
     if isinstance(part, bool) and (keyword is None or is_list_of_older_draft):
@@ -115,7 +115,7 @@ _NO_ZONE = re.compile(r"[+-]((2[4-9]|[3-9][0-9])(:?[0-9]{2})?|[0-9]{2}:?[6-9][0-
 
 
 def _is_of_format_date_time(given: object) -> bool:
-    """Return whether the format, which is only about text, accepts a value: dates as those of the Queue.
+    """Return whether `date-time` accepts a value: any that is not text, and dates that the Queue accepts.
 
     Unlike RFC 3339, the Queue also accepts dates without a zone.
     """
@@ -123,9 +123,9 @@ def _is_of_format_date_time(given: object) -> bool:
 
 
 def is_of_format_regex(given: object) -> bool:
-    """Return whether the format, which is only about text, accepts a value: patterns that `pattern` can use.
+    """Return whether `regex` accepts a value: any that is not text, and patterns that `pattern` can use.
 
-    Patterns of payloads are not kept, long ones not by `re` either: one of a megabyte takes 15 MB and more.
+    Patterns of payloads are not cached, long ones not by `re` either: one of a megabyte takes 15 MB and more.
     """
     try:
         return not isinstance(given, str) or bool(_compiled.__wrapped__(given))
@@ -144,9 +144,9 @@ _PARTS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\$", re.DOTALL)
 
 @lru_cache(maxsize=512)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    r"""Return a pattern whose `$` is the very end (`\Z`), and `\d` and `\w` are ASCII, as in JSON Schema.
+    r"""Return a pattern whose `$` matches only the very end, and `\d` and `\w` only ASCII, as in JSON Schema.
 
-    For Python, `$` is also before a last newline, which payloads could add, and `\w` has letters such as `ä`.
+    In Python, `$` also matches before a last newline, which payloads could add, and `\w` matches `ä`.
     """
     compiled = re.compile(pattern, re.ASCII)
     if compiled.flags & re.MULTILINE:  # by `(?m)`, where `$` is the end of each line
@@ -155,7 +155,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _pattern(_: Any, pattern: str, given: object, __: object) -> Iterator[ValidationError]:
-    """Check `pattern`, and so do the next two keywords, with regular expressions as in JSON Schema."""
+    """Check `pattern`. Like the next two keywords, it uses regular expressions as in JSON Schema."""
     if isinstance(given, str) and not _compiled(pattern).search(given):
         yield _violation("no match")
 
@@ -184,7 +184,7 @@ def _additional_properties(
 
 
 def additional_keys(given: Iterable[str], schema: Mapping[str, Any]) -> list[str]:
-    """Return the keys that neither `properties` nor `patternProperties` of a schema are about."""
+    """Return the keys that match neither `properties` nor `patternProperties` of a schema."""
     known: Iterable[str] = schema.get("properties", ())
     patterns = [_compiled(pattern) for pattern in schema.get("patternProperties", ())]
     return [key for key in given if key not in known and not any(each.search(key) for each in patterns)]
@@ -194,14 +194,14 @@ def additional_keys(given: Iterable[str], schema: Mapping[str, Any]) -> list[str
 
 
 def _unique_items(_: Any, wanted: object, given: object, __: object) -> Iterator[ValidationError]:
-    """Check `uniqueItems`. jsonschema compares each object with each: that of a megabyte takes hours."""
+    """Check `uniqueItems`. jsonschema compares each object with each: a list of a megabyte takes hours."""
     elements = cast("list[object]", given) if wanted and isinstance(given, list) else []
     if len(set(map(_hashable, elements))) < len(elements):
         yield _violation("duplicates")
 
 
 def _hashable(value: object) -> object:
-    """Return what is equal for equal values of JSON: those of 1 and 1.0 are, those of 1 and true are not."""
+    """Return a form that is equal for values that are equal in JSON: 1 and 1.0 are, 1 and true are not."""
     if isinstance(value, dict):
         return frozenset((key, _hashable(each)) for key, each in members_of(cast("object", value)))
     if isinstance(value, list):
@@ -212,7 +212,7 @@ def _hashable(value: object) -> object:
 # Alternatives
 
 _violations_left: ContextVar[list[int] | None] = ContextVar("violations left", default=None)
-"""How many violations of the outermost alternative are still looked for; at least one of each within it."""
+"""How many more violations of the outermost alternative to look for; nested ones have at least one each."""
 
 
 class _FewErrors:
@@ -238,7 +238,7 @@ class _FewErrors:
 
 
 def _bounded(keyword: Any, validator: Any, *args: Any) -> Any:
-    """Check a keyword with alternatives. jsonschema lists all violations of each alternative."""
+    """Check a keyword with alternatives: alone, jsonschema would list all violations of each alternative."""
     return keyword(_FewErrors(validator), *args)
 
 
@@ -246,11 +246,11 @@ def _bounded(keyword: Any, validator: Any, *args: Any) -> Any:
 
 
 class _Checked(NamedTuple):
-    """What references have found in a payload, by the identities of reference and list or object.
+    """What references have found in a payload. A place is a reference with a list or object that it checks.
 
     Attributes:
-        passed: Where there were no violations.
-        failed: The first violations elsewhere; of places beyond `MOST_FAILED`, none.
+        passed: The places without violations.
+        failed: The first violations of each other place; beyond `MOST_FAILED` places, an empty list.
     """
 
     passed: set[int]
@@ -262,7 +262,7 @@ _checked: ContextVar[_Checked] = ContextVar("checked")
 
 @contextmanager
 def following_references_once() -> Generator[None]:
-    """Check one payload: references of the validator of `make_validator` remember what they find in it."""
+    """Check one payload in this context: references of `make_validator` remember what they find in it."""
     token = _checked.set(_Checked(set(), {}))
     try:
         yield
@@ -275,11 +275,11 @@ def _checked_once(
 ) -> Iterator[ValidationError]:
     """Check references, but each list and object only once for each reference.
 
-    For each alternative that refers to a schema for a member, jsonschema checks the member once more, and its
-    own members four times, then eight times: 1 kB with 25 levels takes hours. Later checks have the first ten
-    violations of the first check; fewer if no more were needed then, or one if too many places have some.
+    If two alternatives refer to the same schema for a member, jsonschema checks the member twice, its own
+    members four times, then eight times: 1 kB with 25 levels takes hours. A later check yields the violations
+    of the first check: at most ten, and not more than were needed then; or one if too many places have some.
 
-    `number` tells the keywords for references apart, of which a part of a schema may have several.
+    `number` distinguishes the keywords for references: a part of a schema may have several of them.
     """
     violations: Iterator[ValidationError] = keyword(validator, target, given, schema)
     if type(given) not in {dict, list}:
@@ -296,7 +296,7 @@ def _checked_once(
     def note(violation: ValidationError) -> ValidationError:
         if len(found) < most:
             found.append(_copied(violation))
-        failed[place] = found  # now: no more may be needed
+        failed[place] = found  # at each violation: the caller may need no more
         return violation
 
     def note_end() -> Iterator[ValidationError]:
@@ -308,7 +308,7 @@ def _checked_once(
 
 
 def _copied(error: ValidationError) -> ValidationError:
-    """Return a copy, whose path grows separately; without violations of alternatives, which would double."""
+    """Return a copy whose path grows separately, without violations of alternatives: these would double."""
     same = {name: getattr(error, name) for name in ("validator", "validator_value", "instance", "schema")}
     return type(error)(error.message, path=error.path, schema_path=error.schema_path, **same)
 

@@ -126,7 +126,7 @@ def _context_of(claim: TaskClaim) -> context.Context:
 
 
 class _CurrentSpan(Span):
-    """Makes a span current, and ends it; unlike `trace.use_span`, without messages of errors."""
+    """Makes a span current, and ends it; unlike `trace.use_span`, it does not record messages of errors."""
 
     def __init__(self, span: trace.Span) -> None:
         self._span = span

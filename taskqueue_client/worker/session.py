@@ -1,4 +1,4 @@
-"""One session of a worker: from its start to its end, with everything that it starts and ends."""
+"""One session of a worker: it starts all parts of the worker, waits for the shutdown, and ends the parts."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ FILES_OF_RUN = 8
 """File descriptors that a run needs: two for a command, the others for its proxy and for captured output."""
 
 _ALL_ADDRESSES = {"0.0.0.0", "::"}  # noqa: S104 - nothing listens here
-"""Addresses to listen on that are no addresses of a machine."""
+"""For a server that listens, these stand for all addresses; no other machine can connect to them."""
 
 
 class Session:
-    """Runs a worker, in the event loop that it is made in. `run` must be the next thing that the loop does.
+    """A session, in the event loop that it is made in. Await `run` before the loop does anything else.
 
     The methods that are not coroutines may be called from any thread, before `run` and until it returns.
     """
@@ -113,9 +113,9 @@ class Session:
         self._calls.call(self._use_credentials, credentials)
 
     async def run(self, last: Hooks | None) -> None:
-        """Work until the end of the shutdown. Raises what `WorkerLoop.run` does, and the exit of a hook.
+        """Work until the end of the shutdown. Raises what `WorkerLoop.run` does, and `SystemExit` of a hook.
 
-        Signals interrupt the hooks of `last` afterwards; if it is None, signals are not handled.
+        Afterwards, signals interrupt the hooks of `last`; if `last` is None, signals are not handled.
         """
         handled = shutdown.signals_handled(self._on_signal, self._hooks, last) if last else nullcontext()
         with handled, self._hooks.watched():
@@ -187,7 +187,7 @@ class Session:
     # Start and end
 
     async def _start(self, stack: AsyncExitStack) -> None:
-        """Start everything without yielding to the event loop: calls from other threads need all of it."""
+        """Start all parts without yielding to the event loop: calls from other threads use any of them."""
         worker = self._worker
         if worker.signing_key is not None:
             worker.signing_key.check_hidden()
@@ -207,7 +207,7 @@ class Session:
         self._watch()
 
     def _enter_shared(self, stack: AsyncExitStack) -> SharedResources:
-        """Make what all runs share; it ends with the stack."""
+        """Make the resources that all runs share; the stack closes them."""
         worker, config = self._worker, self._worker.config
         live_logs = self._serve_logs(stack)  # before anything is claimed, as the port may be taken
         storage, tracing, clock = config.artifact_storage, config.tracing, worker.clock
@@ -306,8 +306,8 @@ class Session:
     async def _claiming_ended(self) -> None:
         """Wait until there are no more claim requests, and all claimed runs have begun.
 
-        Without the second wait, the worker would end while the last claims are still on their way here: they
-        come in calls from the keeper's thread, which a suspended thread can hold up.
+        The keeper's thread passes claims to this loop in calls, which may be delayed. Without the second
+        wait, the worker would end before it gets the last of them.
         """
         await self._keeper.claiming_ended()
         begun = asyncio.Event()
@@ -385,7 +385,7 @@ class Session:
         credentials, sleep = self._credentials, self._worker.clock.sleep_async
         if credentials is None or expires_at(credentials) is None:
             return
-        while (left := self._credentials_left()) is None:  # this machine's clock may be wrong
+        while (left := self._credentials_left()) is None:  # not by this machine's clock: it may be wrong
             await sleep(shutdown.FIRST_RESPONSE_INTERVAL)
         await sleep(max(left - EXPIRY_WARNING, 0))
         left = self._credentials_left() or 0.0  # less than expected if the machine was suspended
@@ -418,7 +418,7 @@ class Session:
             self._runs.begin(lifecycle)
 
     def _fail(self, error: TaskQueueError) -> None:
-        """Let the worker end with an error."""
+        """Note the error that ends the worker, and report it to the runner."""
         self._failure = self._failure or error
         self._report_error(error, {}, self._secrets)
 
@@ -446,7 +446,7 @@ class Session:
             self._call_hook("on_idle", partial(self._worker.on_idle, self._runs.idle_for()))
 
     def _call_hook(self, name: str, hook: Callable[[], object]) -> None:
-        """Call a hook of the worker. If it exits, the worker shuts down before, and leaves no run behind."""
+        """Call a hook of the worker. If the hook calls `sys.exit`, the worker first ends its runs."""
         try:
             self._hooks.call(name, hook)
         except (SystemExit, KeyboardInterrupt) as error:
@@ -457,18 +457,18 @@ class Session:
             log.exception("%s failed", name)
 
     def _shut_down_soon(self, *, asked: bool) -> None:
-        """Begin to shut down when the run whose end is the reason does not count any more."""
+        """Begin to shut down in the loop's next turn, when a run that has just ended is no longer counted."""
         if not self._shutdown.has_begun:
             asyncio.get_running_loop().call_soon(partial(self._shutdown.begin, asked=asked))
 
     async def _shut_down_when_idle(self, limit: float) -> None:
-        # A claim request finds work within `PROMPT`. Of several task queues, the second is asked after two.
+        # A claim request finds work within `PROMPT`; a second task queue is asked after twice as long.
         limit = max(limit, PROMPT if len(self._worker.config.task_queue_ids) == 1 else 3 * PROMPT)
         claiming, most = self._keeper.claiming, limit + RESPONSE_TIMEOUT
         clock = self._worker.clock
         await shutdown.first_response(self._context.queue, claiming, clock)
         responded = clock.monotonic()
-        # An open request tells whether there is work, although the one before has failed.
+        # A request that is open after a failed one is waited for: its result tells whether there is work.
         while (idle := min(self._runs.idle_for(), clock.monotonic() - responded)) < (
             most if claiming.is_retrying else limit
         ):
@@ -478,7 +478,7 @@ class Session:
                 log.info("shutting down after %.1f s without work (max_idle)", idle)
             else:
                 log.error("shutting down after %.1f s without a task (max_idle): %s", idle, failure)
-                self._fail(failure)  # whether there is work is not known
+                self._fail(failure)  # it is unknown whether there is work
             self._shutdown.begin(asked=False)
 
     # Shutting down
@@ -487,7 +487,7 @@ class Session:
         self._shutdown.on_signal(number)
 
     async def _until_handed_over(self) -> None:
-        """Wait until no worker that shuts down now can claim a run that this one gives up."""
+        """Wait, so that a run that is given up is not claimed by another worker that shuts down, too."""
         if self._shutdown.has_begun:
             await asyncio.wait([self._claiming])
             await self._shutdown.until_handed_over()

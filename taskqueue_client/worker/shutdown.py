@@ -46,7 +46,7 @@ AT_ONCE = signal.SIGQUIT
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, AT_ONCE)
 
 NOTICE_INTERVAL = 5.0
-"""Seconds between calls of `termination_notice`: as often as cloud providers ask to look."""
+"""Seconds between calls of `termination_notice`, as cloud providers recommend."""
 
 PROGRAM_INTERVAL = 0.25
 """Seconds between looks whether the program's main thread has ended."""
@@ -55,16 +55,16 @@ FIRST_RESPONSE_INTERVAL = 1.0
 """Seconds between looks whether the Queue has responded, so that its time is known."""
 
 HOOK_PATIENCE = 10.0
-"""Seconds after which a hook is interrupted when a signal has come: it keeps the worker from reporting and
-shutting down."""
+"""Seconds that a hook may take if a signal has come; then it is interrupted. Until the hook ends, the worker
+can neither report runs nor shut down."""
 
 HOOK_WARNING = 5.0
 """Seconds that a hook has taken at the first warning about it. Hooks that make a request take less."""
 
 HANDED_OVER_AFTER = 2.0
-"""Seconds between the start of a shutdown and the first `worker-shutdown` report. Workers that are told at
-the same moment have ended their claim requests by then (`claiming.PROMPT`), so none of them claims a run
-that another one gives up: each would use up one of the task's retries."""
+"""Seconds between the start of a shutdown and the first `worker-shutdown` report. Workers that are told to
+shut down at the same moment have ended their claim requests by then (`claiming.PROMPT`), so none of them
+claims a run that another one gives up: each such claim would use up one of the task's retries."""
 
 SIGNALED_WITHIN = 1.0
 """Seconds within which a signal reaches all processes of a service, of which the worker is one."""
@@ -144,7 +144,7 @@ class Hooks:
         self._signal = number  # for hooks that begin later
         seconds = time.monotonic() - self._began
         if seconds >= HOOK_PATIENCE:
-            self._began = math.inf  # now, as this may come when the hook has just returned
+            self._began = math.inf  # here, too: this error may keep `call` from doing it
             name = signal.Signals(number).name
             raise HookInterrupted(f"{name}, when the hook had blocked the worker for {seconds:.0f} s")
         if seconds >= 0:
@@ -166,15 +166,16 @@ def signals_handled(
     """Call `on_signal` with each signal of `SIGNALS`, in the loop of this main thread.
 
     A hook that blocks the loop is interrupted. Signals that are ignored, such as SIGHUP under `nohup`, stay
-    ignored. Afterwards, signals only interrupt `last`: they would end a worker that has little left to do.
+    ignored. Afterwards, signals only interrupt the hooks of `last`: otherwise, they would end the process
+    during the last steps of the worker.
     """
     loop = asyncio.get_running_loop()
     numbers = [*_SignalHandlers().handlers]
-    if signal.SIGTERM not in numbers:  # supervisors, unlike terminals, would have nothing else but SIGKILL
+    if signal.SIGTERM not in numbers:  # then a supervisor, unlike a terminal, can only send SIGKILL
         log.warning("SIGTERM will not shut down the worker: the worker was started with SIGTERM ignored")
     for number in numbers:
         loop.add_signal_handler(number, on_signal, number)
-        signal.signal(number, hooks.interrupt)  # in place of asyncio's, which does nothing
+        signal.signal(number, hooks.interrupt)  # in place of asyncio's handler, which does nothing
     try:
         yield
     finally:
@@ -206,9 +207,9 @@ class _SignalHandlers:
             signal.signal(number, handler or signal.SIG_DFL)
 
     def forget(self) -> None:
-        """See `Forked`: a signal to a child that a handler forks would not end it, but reach the worker.
+        """See `Forked`: a signal to a forked child would reach the worker instead of ending the child.
 
-        asyncio's handlers do nothing but write to a socket, which the child shares with the worker's loop.
+        With asyncio's handlers, Python only writes to a socket, which the child shares with the worker.
         """
         signal.set_wakeup_fd(-1)
         self.restore()
@@ -223,13 +224,13 @@ async def program_ended() -> None:
 async def termination_noticed(ask: Callable[[], float | str | None], clock: Clock) -> float:
     """Wait for a termination notice; return the seconds that are left.
 
-    The hook `ask` is called in a daemon thread, of the loop's `DaemonExecutor`: one that hangs does not hold
-    the worker. An error is logged unless the call before has failed for the same cause.
+    The hook `ask` is called in a daemon thread, of the loop's `DaemonExecutor`: a hook that hangs does not
+    keep the worker from ending. An error is logged unless the call before has failed for the same cause.
     """
     loop_thread = threading.get_ident()
 
     def asked() -> tuple[float | None, BaseException | None]:
-        if threading.get_ident() == loop_thread:  # the system starts no more threads at the moment
+        if threading.get_ident() == loop_thread:  # the executor could not start a thread
             return None, RuntimeError(NO_THREAD)
         try:
             return arguments.seconds("termination_notice", ask()), None
@@ -251,7 +252,7 @@ async def termination_noticed(ask: Callable[[], float | str | None], clock: Cloc
 async def first_response(queue: AsyncQueue, claiming: Claiming, clock: Clock) -> None:
     """Wait until the Queue has responded, or the first claim request has failed.
 
-    Until then, an open claim request does not show that there is no work: it may still connect.
+    Until then, an open claim request does not show that there is no work: it may still be connecting.
     """
     queue = queue.with_options(attempts=1)
     while not claiming.has_claimed and claiming.failure is None:
@@ -272,7 +273,7 @@ class RepeatedErrors:
         self._count = 0
 
     def too_many(self, end: TaskEnd) -> InternalError | None:
-        """Count the end of a run; return the reason to stop claiming if the limit is reached."""
+        """Count the end of a run; return the error that ends the worker at the limit, else None."""
         if end.outcome != ReasonResolved.INTERNAL_ERROR.value or end.error is None:
             self._count = 0
             return None
@@ -289,7 +290,7 @@ class RepeatedErrors:
 
 
 def _cause_of(error: BaseException) -> str:
-    """Return the cause in words that are the same for other tasks."""
+    """Return the cause of an error, without the parts that differ between tasks."""
     error = error.__cause__ or error
     if isinstance(error, OSError) and error.errno is not None:
         return f"{type(error).__name__} {errno.errorcode.get(error.errno, error.errno)}: {error.strerror}"
@@ -301,9 +302,9 @@ class ShutdownPlan:
     """The steps of a shutdown, in seconds from its start.
 
     Attributes:
-        stop_runs: Runs that have not ended are stopped.
-        abandon_handlers: Runs whose handlers have not ended are reported.
-        end: The worker ends, whatever hangs.
+        stop_runs: When runs that have not ended are stopped.
+        abandon_handlers: When runs whose handlers have not ended are reported.
+        end: When the worker ends, whatever hangs.
     """
 
     stop_runs: float
@@ -328,7 +329,7 @@ class ShutdownPlan:
         )
 
     def of_runs(self, runs: str) -> str:
-        """Return what the log says of the runs, such as "2 runs"."""
+        """Return what the log says about the runs; `runs` is their number in words, such as "2 runs"."""
         ask = "ask again (second signal, Ctrl-C) to stop the runs now"
         if self.end == math.inf:  # as worker-runner asks with `finish-tasks: true`
             return f"{runs} may go on without limit; {ask}"
@@ -342,7 +343,7 @@ class Shutdown:
     """The shutdown of a worker, in the loop that it is made in. It makes the waits of `retry_clock` shorter.
 
     Attributes:
-        timed_out: Gets the reason when the worker ends, whatever hangs.
+        timed_out: A future that gets the reason when the worker has to end, whatever hangs.
     """
 
     def __init__(
@@ -367,18 +368,18 @@ class Shutdown:
 
     @property
     def was_asked(self) -> bool:
-        """Whether the worker was told to shut down, so that it did not decide that itself."""
+        """Whether the worker was told to shut down; False while it has only decided so itself."""
         return self._asked.is_set()
 
     def on_signal(self, number: signal.Signals) -> None:
-        """Take it as a request, and a signal to stop at once as two."""
+        """Take a signal as a request to shut down, and `AT_ONCE` as two requests."""
         log.info("received %s", number.name)
         if number is AT_ONCE and not self._was_requested:
             self.request(0.0)
         self.request()
 
     def request(self, within: float | None = None) -> None:
-        """Begin; requested again, hurry. What a notice, the runner or the worker begins is no request."""
+        """Begin; requested again, hurry. A shutdown by a notice, the runner or the worker is no request."""
         if self._was_requested:
             self._hurry()
         else:
@@ -391,7 +392,7 @@ class Shutdown:
         self.begin(within)
 
     def on_notice(self, left: float) -> None:
-        """Begin: the machine ends in `left` seconds. Without any, runs are stopped and reported at once."""
+        """Begin: the machine ends in `left` seconds. If none are left, stop and report all runs at once."""
         log.warning("termination notice received: %.0f s left", left)
         if left > 0:
             self.begin(left=left)
@@ -413,7 +414,7 @@ class Shutdown:
         self._follow(ShutdownPlan.of(self._config, within, left))
 
     async def until(self, finished: asyncio.Event) -> None:
-        """Wait for the end of the worker. Ctrl-C in `serve`, which only asyncio handles, stops the runs."""
+        """Wait for the end of the worker. Ctrl-C in `serve`, which cancels this call, stops the runs."""
         try:
             await finished.wait()
         except asyncio.CancelledError:
@@ -479,7 +480,7 @@ class Shutdown:
             each.hurry()
         words = f"the worker did not end within {HURRIED:.0f} s after the second request to shut down"
         asyncio.get_running_loop().call_later(HURRIED, self._time_out, words)
-        self._stop_at = self._end_at = self._clock.monotonic()  # there are no earlier steps
+        self._stop_at = self._end_at = self._clock.monotonic()  # `begin` can bring nothing forward any more
 
     def _time_out(self, why: str) -> None:
         if self.timed_out.done():

@@ -33,8 +33,8 @@ T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 BLOCKED_AFTER = 1.0
-"""Seconds without a turn of the handlers' loop after which a warning is logged; each further one takes twice
-as long. Runs are still reclaimed, but the other handlers stand still."""
+"""Seconds without a turn of the handlers' loop after which a warning is logged; each further warning comes
+after twice as long. Runs are still reclaimed, but the other handlers stand still."""
 
 
 def check_not_patched() -> None:
@@ -80,7 +80,7 @@ class DaemonThreads:
         """Run a job on a thread.
 
         Raises:
-            RuntimeError: The interpreter is shutting down and starts no more threads.
+            RuntimeError: The system starts no more threads, or the interpreter is shutting down.
         """
         try:
             thread = self._idle.pop()
@@ -120,8 +120,8 @@ class _Thread(threading.Thread):
 class DaemonExecutor(ThreadPoolExecutor):
     """An executor for event loops over `DaemonThreads`.
 
-    Python waits for the threads of a plain `ThreadPoolExecutor` when the program ends, so that a name
-    server or a file system that hangs would hold the process, and refuses to use it afterwards.
+    When the program ends, Python waits for the threads of a plain `ThreadPoolExecutor`, so that a name server
+    or file system that hangs would keep the process from ending; such an executor then refuses further calls.
     """
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class DaemonExecutor(ThreadPoolExecutor):
         self._daemons = DaemonThreads()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """See `Executor.submit`; calls `fn` at once where the interpreter starts no more threads."""
+        """See `Executor.submit`; calls `fn` at once if no thread can be started."""
         future: Future[T] = Future()
         work: Callable[[], T] = partial(fn, *args, **kwargs)
         try:
@@ -145,7 +145,7 @@ class DaemonExecutor(ThreadPoolExecutor):
 
 
 def fulfill(future: Future[Any], work: Callable[[], Any]) -> None:
-    """Let a future have what `work` returns or raises, unless it was canceled."""
+    """Set a future to what `work` returns or raises, unless the future was canceled."""
     if not future.set_running_or_notify_cancel():
         return
     try:
@@ -157,7 +157,7 @@ def fulfill(future: Future[Any], work: Callable[[], Any]) -> None:
 
 
 def _ignore(_: object) -> None:
-    """The future has been told already."""
+    """Do nothing: the future already has the result."""
 
 
 class WorkerEventLoop(asyncio.SelectorEventLoop):
@@ -168,7 +168,7 @@ class WorkerEventLoop(asyncio.SelectorEventLoop):
         try:
             super().__init__(selector)
         except BaseException:
-            selector.close()  # or each attempt without a free file descriptor takes another one
+            selector.close()  # or each attempt that fails keeps a file descriptor open
             raise
         self.set_default_executor(DaemonExecutor())
 
@@ -180,8 +180,8 @@ class ThreadsafeCalls:
     """Calls from other threads to an event loop, in the order in which they were made.
 
     Waking a loop costs a system call, at which threads wait for each other. So the loop is woken once for
-    all calls that come together. They do not have the context variables of their callers: the loop would make
-    all of them with those of the one that woke it.
+    all calls that come together. The calls have an empty context, without the callers' context variables:
+    otherwise, all of them would have the variables of the caller that woke the loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -212,7 +212,7 @@ class ThreadsafeCalls:
         self._asked = None
 
     def forget(self) -> None:
-        """Do not make the calls that are still to be made."""
+        """Drop the calls that the loop has not made yet."""
         self._calls.clear()
 
     def _make_calls(self) -> None:
@@ -269,7 +269,7 @@ class EventThread:
             raise
 
     def end(self, closing: Coroutine[Any, Any, object], timeout: float) -> bool:
-        """Run a last coroutine in the loop, and stop; return whether that took less than `timeout` seconds.
+        """Run a last coroutine in the loop, and stop; return whether each took less than `timeout` seconds.
 
         If the loop is blocked for longer, the thread ends when the loop is free again.
         """
@@ -282,7 +282,7 @@ class EventThread:
         return self.stop(timeout)
 
     def turned(self) -> threading.Event:
-        """Return an event that is set as soon as the loop calls functions; one that is blocked does not."""
+        """Return an event that the loop sets in its next turn; a blocked loop does not set it."""
         turned = threading.Event()
         self.call(turned.set)
         return turned
@@ -294,7 +294,7 @@ class EventThread:
         return not self._thread.is_alive()
 
     def _stop(self) -> None:
-        if not self._is_stopping:  # again, it would interrupt the tasks that the runner has canceled
+        if not self._is_stopping:  # a second `stop` would interrupt the tasks that the runner has canceled
             self._is_stopping = True
             self.loop.stop()
 
@@ -330,7 +330,7 @@ async def watch_loop(thread: EventThread) -> None:
 
 
 _LOOKING = threading.Lock()
-"""Held while the garbage collector is off: another thread would leave it off for good."""
+"""Held while the garbage collector is off: a second thread would find it off, and leave it off for good."""
 
 
 def stack_of(thread: int) -> str:
@@ -340,10 +340,10 @@ def stack_of(thread: int) -> str:
 
 
 def _frame_of(thread: int) -> FrameType | None:
-    """Return the frame in which a thread is.
+    """Return the frame that a thread is executing; None if the thread has ended.
 
-    Meanwhile there is no garbage collection: with one, the call may stop all threads for good, up to Python
-    3.11.8 (https://github.com/python/cpython/issues/106883).
+    Garbage collection is off meanwhile: up to Python 3.11.8, it may stop all threads for good during this
+    call (https://github.com/python/cpython/issues/106883).
     """
     with _LOOKING:
         collects = gc.isenabled()

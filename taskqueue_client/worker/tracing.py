@@ -1,4 +1,4 @@
-"""The interface of a worker's tracing. Its own classes make no spans: they are used when tracing is off."""
+"""The interface of a worker's tracing. These classes make no spans: they are used when tracing is off."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Tracing:
     ) -> AbstractContextManager[Span]:
         """Return a context manager in which a new span is current; an exception marks the span as failed.
 
-        The name is one of few. `is_client` says that the span is about a process or service that is called.
+        Use few different names. `is_client` says that the span is about a process or service that is called.
         """
         del name, attributes, is_client
         return _NO_SPAN
@@ -69,7 +69,7 @@ class Tracing:
         return _NO_TRACE
 
     def variables(self) -> dict[str, str]:
-        """Return the environment variables that tell a command of the current span."""
+        """Return the environment variables that pass the current span to a command."""
         return {}
 
 

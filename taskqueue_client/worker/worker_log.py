@@ -19,10 +19,10 @@ from taskqueue_client._arguments import printable
 
 
 class _StaysEnabled:
-    """What makes a logger stay enabled; its level still counts.
+    """A base class of loggers that cannot be disabled; their level still counts.
 
     `logging.config` disables the loggers that a new configuration omits. A handler that configures logging
-    would silence the worker, such as about a shutdown or a lost claim.
+    would silence the worker, for example about a shutdown or a lost claim.
     """
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -31,7 +31,7 @@ class _StaysEnabled:
 
 
 class LoggedRun:
-    """A run: lines of the log with it as an argument get the fields `task_id` and `run_id`."""
+    """A run. Log records that have a run as an argument get the fields `task_id` and `run_id`."""
 
     __slots__ = ()
 
@@ -48,8 +48,8 @@ def _name_run(record: logging.LogRecord) -> bool:
 
 log = logging.getLogger("taskqueue_client.worker")
 log.addFilter(_name_run)
-log.disabled = False  # also if the program has configured logging since it asked for this logger
-# Also if the program has asked for this logger before; its class, by `logging.setLoggerClass`, stays a base.
+log.disabled = False  # the program may have asked for this logger before, and then configured logging
+# The class that the logger has, which the program may have set (`logging.setLoggerClass`), stays a base.
 log.__class__ = type("WorkerLogger", (_StaysEnabled, type(log)), {})
 
 PATIENCE = 1.0
@@ -65,12 +65,12 @@ def log_handler() -> logging.Handler:
     """Return a handler that writes to standard error."""
     try:
         return StandardErrorLog(sys.stderr.fileno(), sys.stderr.encoding)
-    except (AttributeError, OSError):  # it is closed, or no file; its number may be another file's by now
+    except (AttributeError, OSError):  # it is closed, or no file; descriptor 2 may be another file by now
         return logging.StreamHandler()
 
 
 class LogFormatter(logging.Formatter):
-    """Formats records of which only the first line is not indented, without control characters.
+    """Formats records without control characters, and indents all lines of a record but the first.
 
     Errors contain text of tasks, which must not look like another record, or control the terminal.
     """
@@ -87,15 +87,15 @@ class LogFormatter(logging.Formatter):
 def logged_by_default() -> Generator[None]:
     """Write the worker's log to standard error unless the program configures `logging`.
 
-    By itself, Python writes warnings alone, without a time. A level that the program sets counts. Of several
-    workers in one process, the first one writes for all, until it ends.
+    By default, Python would write only warnings, without a time. A level that the program has set is kept.
+    Of several workers in one process, the first one writes for all, until it ends.
     """
     if _has_handlers():
         yield
         return
     handler = log_handler()
     handler.setFormatter(LogFormatter())
-    handler.addFilter(lambda _: next(iter(_defaults)) is handler and not _has_handlers())  # by now
+    handler.addFilter(lambda _: next(iter(_defaults)) is handler and not _has_handlers())  # for each record
     with _changing:
         _defaults[handler] = next(iter(_defaults.values()), log.level)
         log.addHandler(handler)
@@ -147,8 +147,8 @@ class UnlockedHandler(logging.Handler):
 class StandardErrorLog(logging.Handler):
     """Writes log records, and drops them while nobody reads or the disk is full.
 
-    To wait would block the worker. After a dropped record, the reader is not waited for. How many were
-    dropped is logged when they can be written again.
+    Waiting would block the worker. After a dropped record, the reader is not waited for. When records can be
+    written again, the number of dropped ones is logged first.
     """
 
     def __init__(self, file: int, encoding: str, patience: float = PATIENCE) -> None:
@@ -188,9 +188,9 @@ class StandardErrorLog(logging.Handler):
 
 
 def drop_unread_output() -> None:
-    """Have what is left of a handler's output dropped if nobody reads it; call it when a worker has ended.
+    """Redirect standard output and error to /dev/null if nobody reads them; for the end of a worker.
 
-    Python writes it at the end of the process, and would wait for the reader.
+    At the end of the process, Python writes what handlers have printed, and would wait for the reader.
     """
     for file in (1, 2):
         with suppress(OSError):  # it is closed
@@ -201,7 +201,7 @@ def drop_unread_output() -> None:
 
 
 def is_read(file: int, until: float) -> bool:
-    """Whether a file takes at least `select.PIPE_BUF` bytes, or fails at once; wait for that until a time."""
+    """Return whether a file takes `select.PIPE_BUF` bytes, or fails at once; wait for that until a time."""
     poll = select.poll()  # a new one: a child that was forked during a wait could not use the same again
     poll.register(file, select.POLLOUT)
     return bool(poll.poll(max(0, until - time.monotonic()) * 1000))

@@ -31,10 +31,10 @@ from .worker_log import UnlockedHandler, is_read, log, log_handler
 CAPABILITIES = frozenset({"error-report", "graceful-termination", "log", "new-credentials", "shutdown"})
 
 MOST_WAITING = 10_000
-"""Messages that wait for a runner that reads slowly; further log lines go to standard error."""
+"""The most messages that wait for a runner that reads slowly; further log lines go to standard error."""
 
 MOST_HELD = 100
-"""The newest messages that wait for `welcome`."""
+"""The most messages that wait for `welcome`; the oldest ones are dropped."""
 
 LONGEST_LINE = 1024 * 1024
 """Bytes of a line from the runner at most; a message with credentials has a few thousand."""
@@ -81,7 +81,7 @@ class RunnerProtocol:
     """The worker's side of the protocol, without I/O; not safe for several threads."""
 
     def __init__(self) -> None:
-        self._partial = bytearray()  # of a line that is too long, one byte more than is allowed
+        self._partial = bytearray()  # an incomplete line; if it is too long, one byte more than is allowed
         self._agreed: frozenset[str] | None = None
         self._held: deque[tuple[str, bytes]] = deque(maxlen=MOST_HELD)
 
@@ -96,7 +96,7 @@ class RunnerProtocol:
     def _extended(self, piece: bytes) -> list[RunnerEvent]:
         room = LONGEST_LINE - len(self._partial)
         self._partial += piece[: room + 1]
-        is_too_long = len(piece) > room >= 0  # it was not before
+        is_too_long = len(piece) > room >= 0  # and was not before: once for each line
         return [Ignored(f"a line of more than {LONGEST_LINE} bytes", logging.WARNING)] if is_too_long else []
 
     def _ended(self) -> list[RunnerEvent]:
@@ -216,7 +216,7 @@ class WorkerRunner:
         on_credentials: Callable[[Credentials], object],
         on_closed: Callable[[], object],
     ) -> None:
-        """Read and write in two daemon threads; called again, start those that could not be started.
+        """Read and write in two daemon threads; called again, start only those that are missing.
 
         Args:
             on_termination: Called with whether running tasks may finish.
@@ -255,7 +255,7 @@ class WorkerRunner:
 
     def flush(self) -> None:
         """Wait until all messages are written; log those that the runner has not read after 5 s."""
-        if self._writer is None or not self._writer.is_alive():  # it is the parent's, in a forked child
+        if self._writer is None or not self._writer.is_alive():  # in a forked child, it is the parent's
             return
         written = threading.Event()
         self._outbox.put(written)
@@ -295,7 +295,7 @@ class WorkerRunner:
         with self._lock:
             events = self._protocol.feed(data)
             for event in events:
-                if isinstance(event, Reply):  # before another thread sends what was just agreed upon
+                if isinstance(event, Reply):  # with the lock: other messages must come after `hello`
                     self._enqueue(event.data)
             return events
 
@@ -312,7 +312,7 @@ class WorkerRunner:
         try:
             while rest and not self._is_broken:
                 if is_read(self._writing, time.monotonic() + _LOOK):
-                    rest = rest[os.write(self._writing, rest[: select.PIPE_BUF]) :]  # as no more surely fits
+                    rest = rest[os.write(self._writing, rest[: select.PIPE_BUF]) :]  # more could block
         except OSError as error:
             self._is_broken = True
             log.warning("cannot write to worker-runner, logging to standard error: %s", error)
@@ -365,7 +365,7 @@ class RunnerLog(UnlockedHandler):
     While nobody reads standard error either, records are dropped, and their number is logged afterwards.
     """
 
-    # Without a lock: `logging.shutdown` has it while `close` waits for the thread that writes, and that logs.
+    # Without a lock: `logging.shutdown` would hold it while `close` waits for the writer thread, which logs.
 
     _json = JsonFormatter()
 

@@ -53,7 +53,7 @@ class CancellationWatch:
         self._interval = interval
         self._clock = clock
         self._is_refused = False
-        self._bug = ""  # that ended the last poll
+        self._bug = ""  # the error of the last poll, if a bug ended it
         self._polls: set[asyncio.Task[None]] = set()
         self._task = asyncio.create_task(self._run(), name="cancellation watch")
 
@@ -74,7 +74,7 @@ class CancellationWatch:
 
     async def _poll(self, task_id: str | None = None) -> None:
         by_task: defaultdict[str, list[ClaimedRun]] = defaultdict(list)
-        for run in self._runs():  # there are two of a task that was canceled and rerun
+        for run in self._runs():  # a task that was canceled and rerun may have two
             if task_id in {None, run.task_id}:
                 by_task[run.task_id].append(run)
         if not by_task:
@@ -103,7 +103,7 @@ class CancellationWatch:
             )
 
     def _say_broken(self, error: Exception) -> None:
-        """Say it once with the traceback: the next polls, every few seconds, may fail alike."""
+        """Say it once with the traceback: the next polls, every few seconds, may fail in the same way."""
         if repr(error) != self._bug:
             self._bug = repr(error)
             log.error("cannot poll for canceled runs, retrying", exc_info=error)
@@ -115,7 +115,7 @@ def _run_in(status: TaskStatus, run_id: int) -> Run | None:
 
 def _compare(run: ClaimedRun, status: TaskStatus) -> None:
     found = _run_in(status, run.run_id)
-    # Nothing is known of a new state of a run that is not resolved: the next reclaim shows what it means.
+    # A state that is new on the server, without `resolved`, is ignored: the next reclaim shows its meaning.
     if found is not None and (found.resolved is not None or found.state in _NOT_CLAIMED):
         resolved = found.reason_resolved
         why = f"the Queue has resolved the run as {found.state}, {resolved}"
@@ -125,7 +125,7 @@ def _compare(run: ClaimedRun, status: TaskStatus) -> None:
 async def consume_cancellations(
     pulse: PulseSettings, identities: Sequence[WorkerIdentity], hint: Callable[[str | None], object]
 ) -> None:
-    """Give a hint for each message about a canceled run of this worker, until canceled.
+    """Give a hint for each message about a canceled run of this worker, until this call is canceled.
 
     The worker has one identity for each of its task queues.
 

@@ -92,7 +92,7 @@ _NEXT: Mapping[tuple[ClaimState, ClaimEvent], ClaimState] = {
 class Reclaimed(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """The part of a `TaskReclaim` that a lease needs.
 
-    A status that this version cannot read would have the reclaim retried until the lease ends.
+    The status is not read: one that this version cannot decode would fail all reclaims until the lease ends.
     """
 
     taken_until: datetime
@@ -173,7 +173,7 @@ class _Validity(msgspec.Struct):
 def _issued(credentials: Credentials) -> list[datetime]:
     """Return when the service issued the credentials of a claim, on its clock.
 
-    Empty if the credentials do not say: calls with them fail with an error, the lease does not depend on it.
+    Empty if the certificate is missing or unreadable: then calls with it fail, but the lease still works.
     """
     if credentials.certificate is None:
         return []
@@ -251,7 +251,7 @@ class ClaimedRun(LoggedRun):
     def watch_credentials(self, tell: Callable[[Credentials], object]) -> None:
         """Call `tell` with the current credentials, and later with each that replaces them."""
         with self._lock:
-            tell(self.credentials)  # first: one that fails is not called again
+            tell(self.credentials)  # first: if `tell` raises, it is not called again
             self._watchers.append(tell)
 
     def forget_watcher(self, tell: Callable[[Credentials], object]) -> None:
@@ -281,7 +281,7 @@ class ClaimedRun(LoggedRun):
                 tell(credentials)
 
     def when_lost(self, callback: Callable[[ClaimLost], object]) -> None:
-        """Call `callback` when the claim is lost, in the thread that notices; now if it already is."""
+        """Call `callback` when the claim is lost, in the thread that notices; at once if it already is."""
         with self._lock:
             lost = self.lost
             if self.has_claim:
@@ -292,7 +292,7 @@ class ClaimedRun(LoggedRun):
     def apply(self, event: ClaimEvent, why: str = "", reason: LossReason = LossReason.OTHER) -> bool:
         """Apply an event; return whether it changed the state.
 
-        If it loses the claim, `why` is the cause in words, and `reason` the cause as metrics count it.
+        If the event loses the claim, `why` is the cause in words, and `reason` the cause as metrics count it.
         """
         with self._lock:
             before, self.state = self.state, _NEXT.get((self.state, event), self.state)

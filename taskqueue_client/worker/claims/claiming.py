@@ -34,24 +34,24 @@ MOST_CLAIMED = 32
 
 BACKOFF_FIRST = 1.0
 BACKOFF_MOST = 60.0
-"""Seconds between claim requests that fail; they double, and are spread by half to both sides."""
+"""Seconds between claim requests that fail: they double each time, and vary at random by up to a half."""
 
 RETRY_AFTER_MOST = 3600.0
-"""Seconds that a `Retry-After` header counts at most: a mistaken one would end claiming for good."""
+"""The longest `Retry-After` that is obeyed, in seconds: a mistaken one would end claiming for good."""
 
 BETWEEN_EMPTY = 1.0
 """Seconds from the start of a claim request that found nothing to the next one: the Queue's own long poll
 takes longer, but a proxy may respond at once."""
 
 CUT_AFTER = 5.0
-"""Seconds after which a proxy's error is taken for the end of its patience with the long poll. This is no
+"""Seconds after which a proxy's error means that the proxy has timed out during the long poll. This is no
 outage, and happens as long as there is no work: with pauses that double, new tasks would wait."""
 
 CUT_STATUSES = frozenset({502, 503, 504})
-"""What proxies respond then: Apache httpd 502, Varnish 503, nginx and most others 504."""
+"""The statuses of such errors: Apache httpd sends 502, Varnish 503, nginx and most others 504."""
 
 OUTAGE_MOST = 180.0
-"""Seconds after an outage in which a worker remembers it at most: see `Claiming.outage`."""
+"""The most seconds that count of an outage, and for which it is remembered: see `Claiming.outage`."""
 
 
 @dataclass(slots=True)
@@ -163,12 +163,12 @@ class Claiming:
         self._task = asyncio.create_task(self._run(), name="claiming")
 
     def release_slot(self) -> None:
-        """Note that a run has ended."""
+        """Free the slot of a run that has ended."""
         self._free += 1
         self._released.set()
 
     def stop(self) -> None:
-        """Claim no more; what an open call of the source may have claimed is still handed over."""
+        """Claim no more. Runs that an open call of the source has claimed are still passed on."""
         self._stopping = True
         if self._is_open:
             self._source.stop()
@@ -176,14 +176,14 @@ class Claiming:
             self._task.cancel()
 
     def retry_refused(self) -> None:
-        """Try again at once after a refusal, also of an open request: there are other credentials."""
+        """Retry a refused request at once, also an open one that is refused later: credentials are new."""
         self._has_others = True
         if self._refused_wait is not None:
             self._failures = 0
             self._refused_wait.cancel()
 
     def abort(self) -> None:
-        """Stop at once. Runs that an open request has just claimed return when their claims expire."""
+        """Stop at once. Runs that an open request has just claimed stay claimed until their claims expire."""
         self._stopping = True
         self._task.cancel()
 
@@ -201,7 +201,7 @@ class Claiming:
         return self._is_open and self.failure is not None
 
     def outage(self) -> float:
-        """Return how long claim requests failed before, in seconds; 0 if that was longer ago than it lasted.
+        """Return the length of the last outage in seconds; 0 if it ended longer ago than it lasted.
 
         A fleet starts many runs together after an outage, which should not all make requests at once.
         """
@@ -306,7 +306,7 @@ class Claiming:
 
 
 def _is_cut_off(error: errors.CallFailed) -> bool:
-    if not isinstance(error, errors.ServerError) or error.code is not None:  # the Queue's own have a code
+    if not isinstance(error, errors.ServerError) or error.code is not None:  # errors of the Queue have a code
         return False
     return error.status in CUT_STATUSES and error.elapsed >= CUT_AFTER
 
@@ -363,17 +363,17 @@ COUNT_INTERVAL = 5.0
 """Seconds between looks at the other task queues while a claim request waits for work."""
 
 COUNT_TIMEOUT = 5.0
-"""Seconds to wait for a count of pending tasks. A claim waits for it, which works also without a count."""
+"""Seconds to wait for a count of pending tasks. A claim waits for the count, but does not need it."""
 
 
 class SeveralTaskQueues:
     """Claims from several task queues; see `TaskSource`.
 
     One claim request is open at a time, so that no more is claimed than there is room for. While it waits for
-    work, the pending tasks of the other task queues are counted, and it is aborted for one that has some.
-    Requests begin with the preferred task queue, the first one, after each claim, and otherwise take turns.
-    After a claim, empty task queues before the one that it came from are left out: each request to them would
-    wait for seconds before it is aborted.
+    work, the pending tasks of the other task queues are counted. If one of them has some, the request is
+    aborted, and the next one goes there. After a claim, requests begin again with the first, preferred task
+    queue; otherwise, task queues take turns. After a claim, empty task queues before the one that it came
+    from are left out: a request there would wait for seconds before it is aborted.
     """
 
     def __init__(self, task_queue_ids: Sequence[str], context: SourceContext) -> None:
@@ -388,7 +388,7 @@ class SeveralTaskQueues:
         self._stopping = False
         self._warned: set[str] = set()
         self._failed: set[str] = set()  # those whose last claim request failed
-        self._withheld: set[str] = set()  # those that have not given this claim their pending tasks
+        self._withheld: set[str] = set()  # those whose pending tasks this claim did not get
 
     async def claim(self, count: int) -> Sequence[TaskClaim]:
         """See `TaskSource.claim`."""
@@ -452,13 +452,13 @@ class SeveralTaskQueues:
             await source.close()
 
     async def _other_with_work(self, task_queue_id: str) -> str:
-        """Wait for pending tasks of another task queue.
+        """Wait until another task queue has pending tasks; return its identifier.
 
         Before it returns, it waits for `PROMPT`: the Queue looks for tasks each second while a request waits,
-        so the open request has claimed tasks that were created together with these. If its task queue has
-        pending tasks all the time, the worker is in quarantine there, and does not turn to it again in the
-        same claim: two such task queues would end each other's requests for ever. Task queues whose last
-        claim request failed do not count, either: aborting the open request for them would be in vain.
+        so the open request has by then claimed tasks that were created at the same time. If `task_queue_id`
+        has pending tasks before and after this wait, the worker is in quarantine there, and does not turn to
+        it again in the same claim: two such task queues would end each other's requests for ever. Task queues
+        whose last claim request failed do not count, either: another request to them may fail as well.
         """
         others = [
             each for each in self._ids if each != task_queue_id and each not in self._failed | self._withheld

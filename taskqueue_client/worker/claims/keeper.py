@@ -54,11 +54,11 @@ class Keeper:
         self._thread.begin(self._start(make_queue, make_source))
 
     def stop_claiming(self) -> None:
-        """Make no more claim requests; runs that an open one may still bring are handed over."""
+        """Make no more claim requests. Runs that an open request has claimed are still passed on."""
         self._thread.call(self.claiming.stop)
 
     def abort_claiming(self) -> None:
-        """Abort an open claim request, too, but only when it has had time to bring what it has claimed."""
+        """Abort an open claim request, too, `PROMPT` later: until then, it may return what it has claimed."""
         self._thread.call(lambda: self._thread.loop.call_later(PROMPT, self.claiming.abort))
 
     async def claiming_ended(self) -> None:
@@ -87,7 +87,7 @@ class Keeper:
         self._thread.call(self.claiming.retry_refused)
 
     def hint_canceled(self, task_id: str | None = None) -> None:
-        """Poll a task at once if it has a claimed run, or all claimed runs."""
+        """Poll the status of a task at once, if a run of it is claimed; None: of all claimed runs."""
         self._thread.call(self._cancellations.hint, task_id)
 
     def stop(self) -> None:
@@ -100,7 +100,7 @@ class Keeper:
         config = self._config
         self._queue = make_queue()
         self._single = self._queue.with_options(attempts=1)
-        polling = self._single.with_options(tracing=False)  # spans of polls without a result would be many
+        polling = self._single.with_options(tracing=False)  # polls are many, and most find nothing
         self._reclaiming = Reclaiming(self._events, self._clock)
         self._cancellations = CancellationWatch(
             polling, self._reclaiming.runs, config.cancellation_poll_interval, self._clock

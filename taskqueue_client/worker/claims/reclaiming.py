@@ -29,8 +29,8 @@ from .claimed_run import (
 )
 
 LATE = 0.1
-"""A reclaim that begins later than this part of its lease is logged. The rest of the lease, 30 % or more,
-is there for retries; a thread that is not scheduled for as long as this uses it up."""
+"""A reclaim that begins later than this part of its lease is logged. At least 30 % of the lease is left for
+retries when a reclaim is due; a delay of the keeper's thread uses up a part of that."""
 
 
 class _Due(NamedTuple):
@@ -42,7 +42,7 @@ class _Due(NamedTuple):
 
 
 class Reclaiming:
-    """Reclaims runs until they are resolved or lost. One asyncio task waits for all, as each takes 1.5 kB."""
+    """Reclaims runs until they are resolved or lost. One asyncio task, of 1.5 kB, waits for all of them."""
 
     def __init__(self, events: KeeperEvents, clock: Clock) -> None:
         self._events = events
@@ -99,7 +99,7 @@ class Reclaiming:
         return None
 
     async def _begin_when_due(self) -> None:
-        """Begin reclaims as they are due, until none is to come."""
+        """Begin each reclaim when it is due, until no run waits for one."""
         try:
             while self._due:
                 until = self._due[0].time
@@ -107,7 +107,7 @@ class Reclaiming:
                 now = self._clock.monotonic()
                 while self._due and self._due[0].time <= max(now, until):
                     self._begin(self._due[0].run, now - self._due[0].time)
-        except Exception as error:  # noqa: BLE001 - whatever happens, runs are not held in vain
+        except Exception as error:  # noqa: BLE001 - a bug: nobody should work on runs that are not reclaimed
             for run in self.runs():
                 self.drop(run)
                 _lose(run, error)

@@ -44,7 +44,7 @@ CONCURRENCY = 16
 _TEXT = "text/plain; charset=utf-8"
 
 ERROR_SUFFIX = ".error"
-"""The end of the name of an error artifact whose own name the Queue has given to the artifact already."""
+"""The end of the name of an error artifact if the Queue has already created the artifact itself."""
 
 
 class ArtifactUploads:
@@ -89,8 +89,8 @@ class ArtifactUploads:
         return worst(await asyncio.gather(*map(self._artifact, pending), self.log()))
 
     async def refer_to(self, url: str) -> None:
-        """Let the log's link lead to where the worker streams the log, until the log is complete."""
-        self._is_streamed = True  # from now on, as the response may be lost
+        """Let the log's link lead to `url`, where the worker streams the log, until the log is complete."""
+        self._is_streamed = True  # before the call, as its response may be lost
         try:
             await self.queue.create_reference_artifact(
                 *self._key, LOG_LINK, url, expires=self._expires, content_type=_TEXT
@@ -128,16 +128,16 @@ class ArtifactUploads:
         if self._log.has_progress:
             return _source(await asyncio.to_thread(self._log.finished))
         if compressed is not None and not compressed.is_broken and self._chain is None:
-            with suppress(OSError):  # then it is compressed again, in the directory of temporary files
+            with suppress(OSError):  # then the log is compressed again, in the directory of temporary files
                 return _source(await asyncio.to_thread(compressed.checkpoint), is_gzip=True)
         return _source(self._log.checkpoint())
 
     async def _put_log(self, client: AsyncQueue, source: Source, *, is_final: bool = True) -> None:
-        # The object service has no way to replace the log as it grows.
+        # On S3, as the object service cannot replace an artifact, such as a log that grows.
         await self._upload(client, LOG_NAME, source, self._on_s3(_TEXT, is_final=is_final))
 
     async def _end_stream(self, client: AsyncQueue, source: Source) -> None:
-        """Upload the log, and only then let the link lead there: until then it leads to the stream."""
+        """Upload the log, and then, also after an error, let the link lead to it instead of the stream."""
         try:
             await self._put_log(client, source)
         finally:
@@ -238,7 +238,7 @@ class ArtifactUploads:
         The Queue does not replace an artifact by an error. If it has created the artifact already, although
         there is no content, the error artifact has another name.
         """
-        message = masked_text(why, self._log.secrets)  # it names a path, and is public
+        message = masked_text(why, self._log.secrets)  # it names a path, and may be public
         create = partial(
             client.create_error_artifact, *self._key, reason=reason, message=message, expires=self._expires
         )

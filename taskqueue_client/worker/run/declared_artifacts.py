@@ -84,11 +84,11 @@ class ArtifactOptions(TypedDict, total=False):
 _OPTIONS = sorted(ArtifactOptions.__optional_keys__)
 
 MACHINE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.EIO}
-"""An `OSError` with one of these is not about the file that it names; `EFBIG` limits what is written."""
+"""An `OSError` with one of these is about the machine, not the file; `EFBIG` comes from a limit of writes."""
 
 
 def _check_path(argument: str, path: str | os.PathLike[str], is_outside: object) -> None:
-    """Refuse what the handler got wrong, whatever is at the path."""
+    """Refuse arguments that are wrong whatever is at the path."""
     check_kind("allow_outside", is_outside, bool)
     check_path(argument, path)
 
@@ -106,7 +106,7 @@ class DeclaredArtifact:
     Attributes:
         source: A path, or the content itself.
         directory: The directory that the path must not lead out of; None if it may lead anywhere.
-        is_folder: Whether the path was declared as a directory, and has none that can be read.
+        is_folder: Whether the path was declared as a directory, but was missing or could not be read as one.
     """
 
     name: str
@@ -269,7 +269,7 @@ class DeclaredArtifacts:
             self._log.logger.warning("%s%s", troubles[0], _others(troubles, "such names"))
 
     def _check_open(self) -> None:
-        """Refuse what nobody would upload or remove any more, such as from a thread that is left behind."""
+        """Refuse what nobody would upload or remove any more, as of a thread that the handler left behind."""
         if self._is_final:
             raise InternalError(
                 "the handler of this run has ended: it can declare no more artifacts and properties"
@@ -300,7 +300,7 @@ class DeclaredArtifacts:
 def _found_in(
     directory: str | os.PathLike[str], work_directory: Path, links: list[Path], *, is_outside: bool
 ) -> tuple[Path, list[Path]]:
-    """Return the directory and its files; only itself if the task has made it a link that leads out.
+    """Return the directory and its files; if the task has made it a link that leads out, only the link.
 
     Links to directories, which are not entered, are added to `links`.
     """
@@ -316,9 +316,9 @@ def _found_in(
 
 
 def _files_and_unreadable_folders_in(top: Path, links: list[Path]) -> list[Path]:
-    """Return the files below a directory, and the folders, or `top`, that are missing, unreadable or files.
+    """Return the files below `top`, and the folders, also `top`, that are missing, unreadable or files.
 
-    The upload of such a folder fails as that of a missing file does: an error artifact tells of it.
+    The upload of such a folder fails like that of a missing file, and creates an error artifact.
 
     Raises:
         OSError: One of `MACHINE_ERRORS`.
@@ -350,9 +350,9 @@ def _declared_file(
     checked: UploadOptions,
     options: ArtifactOptions,
 ) -> DeclaredArtifact:
-    """Declare a file, which may be written later. What a path outside leads to now must be a file.
+    """Declare a file, which may be written later. Outside of the work directory, what exists must be a file.
 
-    What is at a path inside is the task's doing, and is looked at by the upload.
+    Inside, the task decides what is at the path, and only the upload checks it.
     """
     is_outside = options.get("allow_outside", False)
     _check_path("source", path, is_outside)
@@ -371,7 +371,8 @@ def outcome_of_failed_upload(name: str, error: Exception) -> Outcome:
 
     - The file is missing, unreadable, not a file, was changed meanwhile, or is larger than storage allows; or
       the task has created another artifact with the name, with `task.queue` or through the proxy:
-      `TaskFailed`, as it is the task's doing. If the run is resolved, its report is refused as well.
+      `TaskFailed`, as it is the task's doing. The Queue also responds with a conflict if the run is resolved;
+      then the report is refused as well.
     - Storage or the Queue cannot be reached, or is out of order, or its one response that says how to upload
       an object was lost: `ResourceUnavailable`.
     - Anything else, such as another refusal or a full disk: `InternalError`.
@@ -424,5 +425,5 @@ _SEVERITY: tuple[type[Outcome], ...] = (TaskFailed, ResourceUnavailable, Interna
 
 
 def worst(outcomes: Iterable[Outcome | None]) -> Outcome | None:
-    """Return the outcome that counts of those of several uploads: the one that comes last in `_SEVERITY`."""
+    """Return the outcome of several uploads that counts: the last in `_SEVERITY`; None if there is none."""
     return max(filter(None, outcomes), key=lambda each: _SEVERITY.index(type(each)), default=None)

@@ -40,7 +40,7 @@ HANDLER_GRACE = 10.0
 """Seconds, beyond those that its commands get, for a handler to clean up after it was asked to stop."""
 
 TO_END = 2.0
-"""Seconds that the handlers' loop has to end: a handler that blocks it does not hold the worker."""
+"""Seconds to wait for the end of the handlers' loop: a handler that blocks it does not hold the worker."""
 
 
 class Handlers:
@@ -137,7 +137,8 @@ def _call(run_task: Callable[[TaskRun], object], resources: RunResources) -> Non
 def _raised_by(function: Callable[[], object]) -> BaseException | None:
     """Return what a handler raises.
 
-    Not a method: the traceback refers to this frame, and a call to what was raised.
+    Not a method of `ThreadCall`, which refers to the error: the traceback refers to this frame, and so would
+    refer to `self`, which is a reference cycle.
     """
     process = os.getpid()
     try:
@@ -171,7 +172,7 @@ _FAILURES = (*filter(None, RESOLUTIONS.values()), TaskState.EXCEPTION)
 
 
 def _warn_of_returned_failure(returned: object, resources: RunResources) -> None:
-    """Say that the task is completed although the handler returns an error, or what a `main` returns then."""
+    """Warn if the handler returns something that looks like a failure: the task is completed all the same."""
     if isinstance(returned, CommandResult):
         is_failure = returned.exit_code != 0
     elif isinstance(returned, CompletedProcess):
@@ -190,7 +191,7 @@ def _warn_of_returned_failure(returned: object, resources: RunResources) -> None
 def _end_child_of(process: int, raised: BaseException | None) -> None:
     """End this process if it is a child that a handler has forked, and that has left the handler.
 
-    It would go on as a second worker. Its exit code is that of its `sys.exit`; else 1.
+    Otherwise it would go on as a second worker. Its exit code is that of its `sys.exit`; else 1.
     """
     if os.getpid() == process:
         return
@@ -210,7 +211,7 @@ class ThreadCall:
     """A call of a plain function in a thread.
 
     Attributes:
-        ended: What the function raised, or None, once it has ended; belongs to the loop that starts it.
+        ended: A future of the loop that makes the call: what the function raised, or None.
     """
 
     __slots__ = ("ended",)
@@ -260,7 +261,7 @@ class CoroutineCall:
         self._task.cancel()  # in the loop, after `start`
 
     def _has_ended(self, task: asyncio.Task[BaseException | None]) -> None:
-        """Called as well if the task was canceled before its first step."""
+        """Set `ended`. Called as well if the task was canceled before its first step."""
         raised = asyncio.CancelledError() if task.cancelled() else task.result()
         self._calls.call(self.ended.set_result, raised)
 
@@ -269,7 +270,7 @@ HandlerCall = ThreadCall | CoroutineCall
 
 
 class TimeLimit(NamedTuple):
-    """How long a run may take, and who says so."""
+    """How long a run may take, and the setting or hook that says so."""
 
     seconds: float
     source: str
@@ -279,7 +280,7 @@ class Attempts:
     """Calls the handler of a run, again if the task asks for a retry, all within the run's time limit.
 
     Attributes:
-        stopped: Why the handler was to be stopped before the run is over; None: it was not.
+        stopped: The first reason that was given to `stop`; None: there was none.
         call: The last call of the handler; None before the first.
     """
 
@@ -304,7 +305,7 @@ class Attempts:
             return self._outcome_of(error)
 
     def _outcome_of(self, raised: BaseException | None) -> BaseException | None:
-        """Return what was raised, as an outcome where it is one. Log the others of a group of outcomes."""
+        """See `outcome_of`. If a group of outcomes counts as its first one, log the others."""
         found = raised and outcome_of(raised, self._resources.definition()["payload"])
         if raised is not None and found is not raised:
             _, *others = leaves_of(raised)  # the log will end with the first one, which counts
@@ -415,7 +416,7 @@ class Attempts:
 
 
 _current_log: ContextVar[tuple[LoggingCapture, logging.Logger] | None] = ContextVar("task log", default=None)
-"""The capture that takes messages of this thread or asyncio task, and the log of its task."""
+"""The capture that takes messages of this thread or asyncio task, and the log of the run's task."""
 
 
 class LoggingCapture(UnlockedHandler):
@@ -445,10 +446,10 @@ class LoggingCapture(UnlockedHandler):
             current[1].handle(named)
 
     def open(self) -> None:
-        """Receive what any logger passes on, also if a handler has removed this from the root logger."""
+        """Add this to the root logger; called for each run, as a handler may have removed it."""
         logging.getLogger().addHandler(self)
 
     def close(self) -> None:
-        """Take nothing any more."""
+        """Remove this from the root logger."""
         logging.getLogger().removeHandler(self)
         super().close()

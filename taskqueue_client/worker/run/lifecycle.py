@@ -49,10 +49,10 @@ HURRIED_GRACE = 5.0
 reported."""
 
 _NOT_RETRIED = frozenset({ReasonResolved.FAILED, ReasonResolved.INTERNAL_ERROR})
-"""How runs end whose handlers do not expect that a signal ends a command: the Queue does not retry them."""
+"""How runs usually end when a signal has ended a command: the Queue does not retry them."""
 
 UPLOAD_WINDOW = 24 * 60.0
-"""Seconds: the Queue takes artifacts of an exception for 25 minutes after the report."""
+"""Seconds for uploads after the report of an exception: the Queue takes artifacts for 25 minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ class RunContext:
         queue: The client for uploads and reports, in the loop of the runs.
         retry_clock: The clock of the waits between attempts to upload or report.
         told_to_shut_down: Returns whether the worker was told to shut down, or is told within a second.
-        before_worker_shutdown: Waits until no worker that shuts down now can claim a run that is given up.
-        ended: Is told how each run ended, and what is secret about it.
+        before_worker_shutdown: Waits, so that no other worker that shuts down claims a run that is given up.
+        ended: Called with how a run ended, and with the secrets that texts about it may contain.
         signing_key: The key that signs chains of trust; None: nothing is signed.
     """
 
@@ -124,11 +124,11 @@ class RunLifecycle:
         self._budget = RetryBudget(run, timeout, until_deadline, context.retry_clock)
         self._uploads_if_any: ArtifactUploads | None = None
         self._late_uploads: asyncio.Task[Outcome | None] | None = None
-        run.when_lost(lambda lost: context.calls.call(self.stop, lost))  # in the thread that notices
+        run.when_lost(lambda lost: context.calls.call(self.stop, lost))  # in the thread that notices the loss
 
     @property
     def _uploads(self) -> ArtifactUploads:
-        """The uploads of the run, made at the first one: a run that waits has none."""
+        """The uploads of the run, made at the first upload: a run that only waits has none."""
         if self._uploads_if_any is None:  # not a cached property, which takes 0.8 kB of each run
             context, key = self._context, self._context.signing_key
             chain = None if key is None else key.chain_for(self.run.claim, context.shared.config)
@@ -154,7 +154,7 @@ class RunLifecycle:
         self._attempts.abandon()
 
     async def resolve(self) -> None:
-        """Take the run from its claim to its report and uploads. Raises nothing: an error is how it ends."""
+        """Take the run from claim to report and uploads. Raises nothing: errors decide how it ends."""
         started = self._clock.monotonic()
         queue = self.run.claim.status.task_queue_id
         log.info("run %s begins (%s)", self.run, queue)
@@ -181,7 +181,7 @@ class RunLifecycle:
         finally:
             await checkpoints.stop()
             if reference is not None:
-                reference.cancel()  # a late one does not replace the link, which is made next
+                reference.cancel()  # or it could be created late, and replace the link that is made next
                 await asyncio.wait([reference])
 
     def _log_checkpoints(self) -> LogCheckpoints:
@@ -209,9 +209,9 @@ class RunLifecycle:
         return reason.value, error
 
     async def _unless_shut_down(self, error: BaseException | None) -> BaseException | None:
-        """Return how the run ends if the signal that has ended a command was sent to the worker, too.
+        """Return `WorkerShutdown`, not `error`, if the signal that ended a command reached the worker, too.
 
-        Service managers such as systemd send it to all processes of a service at the same moment.
+        Service managers such as systemd send a signal to all processes of a service at the same moment.
         """
         signaled = self._resources.signaled
         if signaled and resolution_of(error) in _NOT_RETRIED and await self._context.told_to_shut_down():
@@ -229,7 +229,7 @@ class RunLifecycle:
         return await reporter.report(reason) is ClaimState.RESOLVED
 
     async def _after_uploads(self, error: BaseException | None) -> BaseException | None:
-        """Upload everything; return how the run ends, which is as before only if all uploads succeed."""
+        """Upload everything; return how the run ends: as `error` says, unless a failed upload counts more."""
         self.stage = "its artifacts are being uploaded"
         error = await self._after(error, self._uploads.everything())
         signs = self._context.signing_key is not None
@@ -245,7 +245,7 @@ class RunLifecycle:
         if failure is error:
             return error
         explain(self._log, failure)
-        if isinstance(failure, TaskFailed):  # the log explains it, and cannot be uploaded after the report
+        if isinstance(failure, TaskFailed):  # the log now explains it, and must be uploaded before the report
             return await self._unless_stopped(self._uploads.log()) or failure
         return failure
 
@@ -276,7 +276,7 @@ class RunLifecycle:
             log.warning("not all artifacts of %s were uploaded in time", self.run)
 
     async def clean_up(self, left_behind: asyncio.Future[None]) -> None:
-        """Remove everything that belongs to the run, until `left_behind` is done.
+        """Remove everything that belongs to the run; wait for that until `left_behind` is done.
 
         A handler that is still running keeps its slot.
         """
@@ -372,9 +372,10 @@ class LiveRuns:
         return 0.0 if self.unresolved else self._clock.monotonic() - self._idle_since
 
     async def end(self, timed_out: asyncio.Future[str]) -> None:
-        """End the tasks of runs: those with a handler that does not end, and those that were given up.
+        """Cancel the asyncio tasks of the runs that are left, and wait for them.
 
-        Runs that clean up are waited for until `timed_out` is done.
+        A run is left if its handler does not end, if it was given up, or if it still cleans up, for which
+        there is time until `timed_out` is done.
         """
         tasks = list(self._tasks.values())
         for task in tasks:

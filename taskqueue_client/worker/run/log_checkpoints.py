@@ -52,7 +52,7 @@ class CompressedLog:
         return self.log.path.with_name(f"{self.log.path.name}.gz")
 
     def checkpoint(self) -> LogView:
-        """Compress what is new; return all of the stream, as a file that does not change. Close it.
+        """Compress what is new; return the whole stream, as a file that does not change. Close the file.
 
         Raises:
             OSError: The stream cannot be read, or could not be written, now or before.
@@ -72,7 +72,7 @@ class CompressedLog:
         self.is_broken = True  # unless all goes well
         view.seek(self.size)
         compressor = _compressor()
-        # Not "ab", which would create a file that the task has removed, without its beginning.
+        # Not "ab": if the task has removed the file, this would make one without the beginning.
         with self._path.open("r+b" if self._packed else "wb") as file:
             file.seek(self._packed)
             if not self._packed:
@@ -86,7 +86,7 @@ class CompressedLog:
         self.is_broken = False
 
     def _end(self, tail: bytes) -> bytes:
-        """Return what ends the stream: a last text, and the checksum."""
+        """Return the end of the stream: the last bytes of the log, compressed, and the checksum."""
         last = _compressor()
         checksum, size = fast_zlib().crc32(tail, self._checksum), self.size + len(tail)
         return bytes(last.compress(tail) + last.flush()) + struct.pack("<II", checksum, size % 2**32)
@@ -108,21 +108,21 @@ def _compressor() -> Any:
 
 FIRST_BETWEEN = (1.25, 10.0)
 """Seconds from the start of a run to its first checkpoint, unless the interval is shorter. The time is
-random, as many runs may start at once; after a long outage, the latest is as late as the outage was long. A
+random, as many runs may start at once; after a long outage, the latest time is the length of the outage. A
 run of one second has no checkpoint."""
 
 SLOWER = 1.5
-"""How much longer each interval is than the one before."""
+"""The factor by which each interval is longer than the one before."""
 
 SLOWEST = 6
-"""How much longer than the first interval the others get at most: from 10 s, a minute."""
+"""The factor by which intervals are longer than the first one at most: 10 s become a minute."""
 
 AT_ONCE = 2 * 1024 * 1024
 """Bytes that a run's checkpoints may send at any time…"""
 
 PACE = 8 * 1024.0
-"""… and bytes more for each second of the run. A log of 100 MB that is written within some minutes uses
-`AT_ONCE`, which is less than 0.3 of its final upload, and no more: it grows faster than this."""
+"""… and bytes more for each second of the run. Checkpoints of a log of 100 MB that is written within some
+minutes send about `AT_ONCE`, less than 0.3 of its final upload: the log grows faster than this budget."""
 
 MOST = 16 * 1024 * 1024
 """Bytes that all checkpoints of a run send at most, unless the log is very large."""
@@ -161,7 +161,7 @@ class LogCheckpoints:
     _timer: asyncio.TimerHandle | None = None
     _task: asyncio.Task[None] | None = None
     _sent: int = 0
-    _uploaded: int = 0  # bytes of the log, which are more than those that were sent
+    _uploaded: int = 0  # bytes of the log, before compression
 
     def __post_init__(self) -> None:
         self._started = self._clock.monotonic()
@@ -179,11 +179,11 @@ class LogCheckpoints:
         """Upload no more; cancel the upload that is on its way."""
         if self._timer is not None:
             self._timer.cancel()
-        task, self._task = self._task, None  # which refers to this object, by its canceled coroutine
+        task, self._task = self._task, None  # the canceled coroutine of the task refers to this object
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
-            # Asked for, or the task keeps its CancelledError, which since Python 3.14 refers to the task.
+            # Otherwise, the task keeps its CancelledError, which since Python 3.14 refers to the task.
             with suppress(asyncio.CancelledError):
                 if (error := task.exception()) is not None:
                     log.error("cannot checkpoint the log of run %s: %s", self._run, error, exc_info=error)
@@ -196,7 +196,7 @@ class LogCheckpoints:
         self._task = asyncio.create_task(self._run_once(interval, longest))
 
     async def _run_once(self, interval: float, longest: float) -> None:
-        """Upload a checkpoint, and let the next one come after `interval` seconds, or more if they grow."""
+        """Upload a checkpoint; schedule the next one in `interval` seconds, or more if intervals grow."""
         compressed, is_first = self._compressed(), not self._uploaded
         if await self._checkpoint(compressed) and not is_first:
             interval = min(interval * SLOWER, longest)

@@ -110,7 +110,7 @@ class Reporter:
         return None
 
     async def _check_conflict(self, reason: ReasonResolved, refusal: RequestConflict) -> None:
-        """A 409 does not matter if an earlier attempt, whose response was lost, has resolved the run."""
+        """Handle a 409, which is no refusal if an earlier attempt, whose response was lost, has succeeded."""
         resolved = await self._resolved_as()
         if resolved == reason:
             self._run.apply(ClaimEvent.CONFIRMED)
@@ -134,8 +134,8 @@ class Reporter:
 def report_of(task_id: str, run_id: int, reason: ReasonResolved) -> Call[Any]:
     """Return the call that reports a run.
 
-    Any JSON object in the response, or 204 without a body, says that the run is resolved: a status that this
-    version cannot read would have the report retried until the lease ends.
+    Any JSON object in the response, or 204 without a body, says that the run is resolved. The status is not
+    decoded: one that this version cannot read would have the report retried until the lease ends.
     """
     if reason is ReasonResolved.COMPLETED:
         call = calls.report_completed(task_id, run_id)

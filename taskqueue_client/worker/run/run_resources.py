@@ -71,7 +71,7 @@ class HandlerQueue(AsyncQueue):
         """Return a copy with separate connections, which are closed with the event loop that uses them."""
         other = with_attributes(HandlerQueue, self)
         other.is_shared = False
-        other._storages = {}  # noqa: SLF001 - it is one of us
+        other._storages = {}  # noqa: SLF001 - an object of this class
         other._transport = _LoopTransport(self._network, other._storages)  # noqa: SLF001 - as above
         return other
 
@@ -96,7 +96,7 @@ class _LoopTransport:
         return await self._opened[loop][0].request(request, timeouts, max_body)
 
     async def _closed_with(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None]:
-        """Close connections when this is closed, as `asyncio.run` closes generators that have begun."""
+        """Close a loop's connections when `asyncio.run` closes this, as all generators that have begun."""
         try:
             yield
         finally:
@@ -124,7 +124,7 @@ class SharedResources:
         secrets: Texts to mask in the logs of all runs.
         live_logs: Serves logs while they grow; None: the worker does not.
         schema: The schema of payloads; None: a payload may be anything that is at most 100 levels deep.
-        run_time_limit: Returns how many seconds a run may take, or None.
+        run_time_limit: The worker's hook of this name.
         download_attempts: Attempts of a download by a handler. The default takes two minutes: a restart of
             the Queue or of storage must not end the run as `internal-error`, which is not retried.
     """
@@ -150,10 +150,10 @@ class RunResources:
     A child that a handler forks may only use resources that exist: the worker would not see what it adds.
 
     Attributes:
-        attempt: The number of the present call of its handler: 1 for the first one.
+        attempt: The number of the present call of the handler: 1 for the first one.
         compressed_log: The log as gzip, from its first checkpoint on.
-        is_hurried: Its processes are killed without waiting for their end, as the worker is about to end.
-        processes: The processes of commands, some of which may still be there; None: it has started none.
+        is_hurried: Processes are killed without waiting for their end, as the worker is about to end.
+        processes: The processes of commands, some of which may still be running; None: there are none.
         signaled: See `CommandContext`.
     """
 
@@ -225,7 +225,7 @@ class RunResources:
     @property
     def canceled(self) -> Canceled:
         """Set when its handler should stop."""
-        if self._canceled is not None:  # the loop of all runs must not wait for a proxy to start
+        if self._canceled is not None:  # without the lock, which is held while a proxy starts: loops use this
             return self._canceled
         with self._own_lock:
             if self._canceled is None:
@@ -238,7 +238,7 @@ class RunResources:
         return tuple(self.definition()["scopes"])
 
     def definition(self) -> dict[str, Any]:
-        """Return the task definition, a copy of the caller's own: one that is kept is memory for each run."""
+        """Return the task definition, decoded for each caller: keeping it would take memory for each run."""
         definition: dict[str, Any] = decoded(self.run.claim.task_json)
         return definition
 
@@ -266,13 +266,13 @@ class RunResources:
             return self._log
 
     def serve_log(self) -> str | None:
-        """Serve the log over HTTP, if the worker serves logs; return its URL."""
+        """Serve the log over HTTP, if the worker serves logs; return its URL, else None."""
         if self.shared.live_logs is not None:
             self._live_url = self.shared.live_logs.add(self.log.path)
         return self._live_url
 
     def compress_log(self) -> CompressedLog:
-        """Have the log compressed as it grows."""
+        """Return the log as gzip, which is made at the first call, and grows with the log."""
         self.compressed_log = self.compressed_log or CompressedLog(self.log)
         return self.compressed_log
 
@@ -288,8 +288,8 @@ class RunResources:
     def async_queue(self) -> AsyncQueue:
         """The asynchronous client with the same scopes, for the running event loop.
 
-        A loop that the handler has started, such as by `asyncio.run`, gets separate connections: those of
-        the worker would belong to that loop, and later runs could not use them.
+        A loop that the handler has started, such as by `asyncio.run`, gets separate connections: if it opened
+        connections that runs share, they would belong to that loop, and later runs could not use them.
         """
         loop, shared, clients = _running_loop(), self.shared.async_queue, self._async_queues
         with self._own_lock:
@@ -297,15 +297,15 @@ class RunResources:
                 ended = [each for each in clients if each is not None and each.is_closed()]
                 if loop is not None and loop is shared.loop:
                     clients[loop] = self._client(shared)
-                else:  # each client is kept until the end of the run, to be told the credentials
+                else:  # clients get new credentials until the run ends, so that of an ended loop is reused
                     clients[loop] = clients.pop(ended[0]) if ended else self._client(shared.beside())
             return clients[loop]
 
     def _client(self, client: C) -> C:
         """Return a copy of a client that signs with the scopes of `_allowed`.
 
-        In a forked child it keeps the credentials: no thread would replace them, and a thread of the parent
-        may have held the lock for replacing them at the fork.
+        In a forked child, its credentials are not replaced: no thread does it, and a thread of the parent
+        may have held the lock for it at the fork.
         """
         if os.getpid() == self._process:
             return self.run.client(client, self._allowed)
@@ -421,14 +421,14 @@ class RunResources:
         )
 
     def clean_up_at_once(self) -> None:
-        """End commands unless processes are left, and remove the work directory if it is empty.
+        """If commands have left no processes, note their end, and remove the work directory if it is empty.
 
-        In the handler's thread: another one would take longer, and the event loop would wait for the disk.
+        Called in the handler's thread: another one takes longer, and the event loop would wait for the disk.
         """
         processes = self.processes
         if os.getpid() != self._process:
             return
-        with suppress(OSError):  # `end_commands` tells
+        with suppress(OSError):  # `end_commands` logs it later
             if processes is None or processes.end_at_once():
                 with self._lock:
                     if self.processes is processes:

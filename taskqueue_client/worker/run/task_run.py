@@ -58,13 +58,13 @@ T = TypeVar("T")
 
 
 _AWAITED_TO_THE_END = {"upload_artifact_async"}
-"""Methods whose calls must have ended with the handler. A command may go on: the worker ends it."""
+"""Methods whose calls must end before the handler does. A command need not: the worker ends it."""
 
 
 class UnawaitedCalls:
     """Calls of asynchronous methods that have not begun, or not ended.
 
-    A task without its command or its artifact must not be completed.
+    A handler that forgets an `await` must not complete its task without the command or artifact.
     """
 
     __slots__ = ("_names",)
@@ -89,14 +89,14 @@ class UnawaitedCalls:
         return call
 
     def check(self, returned: object) -> None:
-        """Raise a TypeError if a handler left a call that must be awaited, or `returned` work to be done."""
+        """Raise a TypeError if a handler has not awaited a call, or `returned` a coroutine or generator."""
         is_awaitable = isawaitable(returned)
         if is_awaitable or isgenerator(returned) or isasyncgen(returned):
             if iscoroutine(returned):
                 returned.close()  # or Python warns that it was never awaited
             advice = "declare run_task as `async def`" if is_awaitable else "run_task must not `yield`"
             raise TypeError(f"run_task returned a {type(returned).__name__} that was not run; {advice}")
-        for call, name in list(self._names.items()):  # another thread may end one
+        for call, name in list(self._names.items()):  # a copy, as another thread may end a call
             state = getcoroutinestate(call)
             if state == CORO_CREATED:
                 call.close()  # or Python warns that it was never awaited
@@ -139,7 +139,7 @@ class TaskRun:
     def _artifacts(self) -> DeclaredArtifacts:
         """The artifacts that this call of the handler declares."""
         artifacts = self._resources.artifacts
-        self._resources.check_attempt(self._attempt)  # afterwards: the next one may begin at any time
+        self._resources.check_attempt(self._attempt)  # afterwards: the next attempt may begin at any time
         return artifacts
 
     @property
@@ -222,7 +222,7 @@ class TaskRun:
     def work_directory(self) -> Path:
         """The run's directory, removed after the run."""
         directory = self._resources.work_directory
-        self._resources.check_attempt(self._attempt)  # afterwards: the next one may begin at any time
+        self._resources.check_attempt(self._attempt)  # afterwards: the next attempt may begin at any time
         return directory
 
     def register_secret(self, secret: str) -> None:
@@ -231,7 +231,7 @@ class TaskRun:
         Only the text as it is given is found, not its form in base64 or in a URL.
 
         Raises:
-            InvalidArgument: Not a text, or one that is empty or white space. The error does not show it.
+            InvalidArgument: `secret` is not a str, or is empty or white space. The error does not show it.
         """
         self._resources.log.secrets.add(secret)
 
@@ -248,21 +248,22 @@ class TaskRun:
         A run is completed only if all its artifacts are uploaded. A file that is missing, unreadable, not a
         regular file, changed during the upload or too large for storage makes the run `failed`, and so does a
         link that leads out of the work directory, or another artifact that the task has given this name. If
-        storage cannot be reached for `upload_timeout`, the run ends as `resource-unavailable`, and otherwise
-        as `internal-error`. An error artifact says why there is no content. To upload at once, use `queue`.
+        storage cannot be reached for `upload_timeout`, the run ends as `resource-unavailable`; after another
+        failure, as `internal-error`. An error artifact says why there is no content. To upload at once, use
+        `queue`.
 
         Args:
             name: The artifact's name, such as `public/build.zip`. Declaring a name again replaces it.
             source: A path (also as a `str`), relative to the work directory; bytes; a file opened in binary
-                mode, read now from where it stands; or an iterable of bytes, read now. A file that a path
+                mode, read now from its position; or an iterable of bytes, read now. A file that a path
                 leads to is read when the handler has ended. It must be inside the work directory.
-            text: The content instead of `source`, encoded as UTF-8. Bytes that `os.fsdecode` or
-                `run_command` have kept in it are stored as they were.
+            text: The content instead of `source`, encoded as UTF-8. Bytes that are not UTF-8, which
+                `os.fsdecode` and `run_command` turn into surrogates, are stored as they were.
             **options: `content_type`, `expires`, `storage`, `compress` and `allow_outside`: see
                 `ArtifactOptions`.
 
         Raises:
-            InvalidArgument: The name cannot be an artifact's, or is reserved for log or chain of trust; the
+            InvalidArgument: The name cannot be an artifact's, or is reserved (log, chain of trust); the
                 source is a path that leads out of the work directory; or an option is not allowed.
             OSError: The content cannot be read now, or the disk is full.
             InternalError: The handler, or this call of it, has ended: a thread that it has left behind
@@ -295,11 +296,10 @@ class TaskRun:
     ) -> list[str]:
         """Declare all files of a directory as artifacts, as `upload_artifact` does for one.
 
-        Directories that are symbolic links are not entered, which the task's log says. What the task has left
-        there decides about the task, not about the worker: where a file is a link that leads out of the work
-        directory, or not a regular file, its upload fails, and with it the task; the other files are
-        uploaded. The same goes for a directory that is unreadable or missing; if it is `directory`, or a file
-        is in its place, the error artifact has the name `prefix`.
+        Directories that are symbolic links are not entered; the task's log names them. A file that is a link
+        out of the work directory, or not a regular file, makes the run `failed`, not `internal-error`, and so
+        does a directory that is unreadable or missing; the other files are uploaded. If `directory` itself is
+        unreadable, missing or a file, the error artifact has the name `prefix`.
 
         Args:
             prefix: The beginning of the artifacts' names: with `public`, the file `dist/a/b.zip` of the
@@ -322,15 +322,15 @@ class TaskRun:
     def describe_environment(self, properties: Mapping[str, str]) -> None:
         """Say in the chain of trust in which environment the run takes place, if the run is signed.
 
-        scriptworker compares `imageArtifactHash`, `sha256:` and the hash of the image's file in hex, with the
-        artifact of the task that has built the image, if the task has the tag
-        `worker-implementation: docker-worker`.
+        If the task has the tag `worker-implementation: docker-worker`, scriptworker compares the property
+        `imageArtifactHash`, which is `sha256:` and the hash of the image's file in hex, with the artifact of
+        the task that has built the image.
 
         Args:
             properties: Properties of `environment` by name. Those of earlier calls stay.
 
         Raises:
-            InvalidArgument: A name or a value is not a text.
+            InvalidArgument: A name or a value is not a str, or has lone surrogates.
             InternalError: The handler, or this call of it, has ended.
         """
         self._artifacts.describe_environment(properties)
@@ -340,7 +340,7 @@ class TaskRun:
     ) -> DownloadResult:
         """Download and verify an artifact of any task with the scopes of this task.
 
-        An outage of the Queue or of storage is survived for two minutes.
+        During an outage of the Queue or of storage, the download is retried for two minutes.
 
         Args:
             task_id: The task that has the artifact.
@@ -370,7 +370,7 @@ class TaskRun:
     ) -> list[UpstreamArtifact]:
         """Download and verify artifacts of other tasks: each to TASK_ID/NAME in a directory.
 
-        An outage of the Queue or of storage is survived for two minutes.
+        During an outage of the Queue or of storage, downloads are retried for two minutes.
 
         Args:
             upstream: The tasks, each as `{"taskId": …, "paths": […]}`. Without `paths`, all artifacts of the
@@ -463,9 +463,10 @@ class TaskRun:
                 and `keep_children`: see `CommandOptions`.
 
         Raises:
-            CommandFailed: It did not exit with 0, unless `check` is off; a `TaskFailed`, as the next three.
-            CommandTimedOut: It took longer than `timeout` seconds.
-            CommandOutputTooLarge: It printed more than `capture` can keep.
+            CommandFailed: The command did not exit with 0, and `check` is on. This and the next three errors
+                are kinds of `TaskFailed`.
+            CommandTimedOut: The command took longer than `timeout` seconds.
+            CommandOutputTooLarge: The command printed more than `capture` can keep.
             CommandNotStarted: The program is missing or not executable, or `cwd` is not a directory.
             Outcome: The run is canceled, and the command was ended.
             InternalError: The command cannot be killed, the worker has no memory, disk space, processes or

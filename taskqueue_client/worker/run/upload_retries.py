@@ -38,11 +38,11 @@ QUIET = 10.0
 """Seconds after which retries of an upload are logged: most failures have ended by then."""
 
 HURRIED_LEAST = 1.0
-"""Seconds between two attempts shortly before the end of the worker."""
+"""Seconds that the wait between two attempts may always take, also shortly before the end of the worker."""
 
 MOST_500 = 4
-"""Attempts at creating and at finishing an object artifact that the Queue may refuse with 500. If it created
-the artifact and the response was lost, or has a content length of it, it refuses each further attempt."""
+"""How often the Queue may refuse with 500 to create or finish an object artifact. It refuses each attempt so
+after it has created the artifact and the response was lost, or if the artifact has a `contentLength`."""
 
 _POLICY = RetryPolicy()
 _TIMEOUTS = Timeouts(_POLICY.connect_timeout, _POLICY.read_timeout, _POLICY.timeout)
@@ -87,8 +87,8 @@ class RetryClock:
 class RetryBudget:
     """The time for retries of one run's uploads: each has `timeout` seconds from its first failure.
 
-    When one upload was given up for that, the others are not retried until one has succeeded. Otherwise a run
-    with a thousand artifacts would wait for all of them, one after the other.
+    When one upload was given up after this time, the others are not retried until one has succeeded.
+    Otherwise a run with a thousand artifacts would wait for `timeout` again and again.
 
     Args:
         run: The run's name in the log.
