@@ -95,13 +95,16 @@ class PulseSettings:
         return self.port or _PORTS[self.scheme]
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str] = os.environ) -> Self:
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
         """Read the settings from the environment variable `PULSE_URL`.
+
+        Args:
+            environ: The environment variables; `os.environ` by default.
 
         Raises:
             InvalidArgument: `PULSE_URL` is not set or is not an AMQP URL.
         """
-        url = environ.get("PULSE_URL")
+        url = (os.environ if environ is None else environ).get("PULSE_URL")
         if not url:
             raise InvalidArgument("PULSE_URL", url, _ALLOWED, "the environment variable is not set")
         return cls._of_url("PULSE_URL", url)

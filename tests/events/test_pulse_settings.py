@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import subprocess
+import sys
 import traceback
 from pathlib import Path
 from typing import Any
@@ -51,6 +54,15 @@ def test_user_and_password_are_decoded() -> None:
 
 def test_the_url_is_read_from_the_environment() -> None:
     assert PulseSettings.from_env({"PULSE_URL": "amqp://u:p@h/"}).host == "h"
+
+
+def test_help_shows_no_variable_of_the_environment() -> None:
+    """A default value is in the signature, which help(), editors and generated documentation show."""
+    program = "from taskqueue_client.events import PulseSettings; help(PulseSettings)"
+    environ = {**os.environ, "PULSE_URL": f"amqp://u:{SECRET}@h/"}
+    shown = subprocess.run([sys.executable, "-c", program], env=environ, check=True, capture_output=True)
+    assert b"from_env" in shown.stdout
+    assert SECRET.encode() not in shown.stdout
 
 
 def test_an_environment_without_a_url_is_refused_by_name() -> None:
