@@ -321,10 +321,12 @@ class _StruckCall:
         service, _, method = self.endpoint.partition(".")
         if service == "storage":
             return s3_error(status, "InternalError", message)
-        code = next((code for code, each in STATUS.items() if each == status), "InternalServerError")
+        codes = [code for code, each in STATUS.items() if each == min(status, 500)]
         time = times.text(times.milliseconds(self.clock.now()))
         info: dict[str, Any] = {"method": method, "params": {}, "payload": {}, "time": time}
-        return json_response({"code": code, "message": message, "requestInfo": info}, status)
+        # A status for which the service has no code, such as 429, gets none: clients look at the code first.
+        coded = {"code": codes[0]} if codes else {}
+        return json_response({**coded, "message": message, "requestInfo": info}, status)
 
 
 async def _strike(call: _StruckCall, fault: AnyFault) -> web.StreamResponse:  # noqa: PLR0911 - one for each fault

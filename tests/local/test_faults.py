@@ -12,6 +12,7 @@ import pytest
 import requests
 from aiohttp import ClientResponse, web
 
+from taskqueue_client import LocalQueue, Queue, errors
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.local.faults import (
     AnyFault,
@@ -141,6 +142,24 @@ async def test_a_response_of_a_service_has_the_services_form() -> None:
     body = got.json()
     assert (got.status_code, body["code"]) == (500, "InternalServerError")
     assert body["requestInfo"]["method"] == "createTask"
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (302, errors.ApiError),
+        (409, errors.RequestConflict),
+        (424, errors.ErrorArtifact),
+        (429, errors.TooManyRequests),
+        (503, errors.InternalServerError),
+    ],
+)
+def test_a_client_raises_the_error_of_the_status(status: int, expected: type[errors.ApiError]) -> None:
+    with LocalQueue() as local, Queue(local.root_url) as queue:
+        local.faults.add(Respond("queue.ping", status=status))
+        with pytest.raises(errors.ApiError) as raised:
+            queue.with_options(attempts=1).ping()
+    assert type(raised.value) is expected
 
 
 @pytest.mark.parametrize(
