@@ -416,7 +416,7 @@ class _TimedClient(Client, _Timed, Protocol): ...
 class _TimedAsyncClient(AsyncClient, _Timed, Protocol): ...
 
 
-def submit_graph(client: _TimedClient, graph: Graph) -> dict[str, TaskStatus]:
+def submit_graph(queue: _TimedClient, graph: Graph) -> dict[str, TaskStatus]:
     """Create all tasks of a graph, each after those that it depends on, 16 at the same time.
 
     Safe to repeat until the deadlines of the tasks. A task that exists is left as it is, also in a sealed
@@ -426,7 +426,7 @@ def submit_graph(client: _TimedClient, graph: Graph) -> dict[str, TaskStatus]:
     Scopes: those of `create_task` for each task, and `queue:get-task:<task_id>` to find a task that exists.
 
     Args:
-        client: The client.
+        queue: The client.
         graph: A graph from `plan_graph`. To submit it again from another process, store it with `pickle`, or
             plan it with a `seed`.
 
@@ -437,22 +437,22 @@ def submit_graph(client: _TimedClient, graph: Graph) -> dict[str, TaskStatus]:
         InvalidArgument: `graph` is not a graph from `plan_graph`.
         SubmissionFailed: A task could not be created. The tasks that it depends on exist.
     """
-    return converse(client, _creation(client, graph))
+    return converse(queue, _creation(queue, graph))
 
 
-async def submit_graph_async(client: _TimedAsyncClient, graph: Graph) -> dict[str, TaskStatus]:
+async def submit_graph_async(queue: _TimedAsyncClient, graph: Graph) -> dict[str, TaskStatus]:
     """Create all tasks of a graph with an asynchronous client; see `submit_graph`."""
-    return await converse_async(client, _creation(client, graph))
+    return await converse_async(queue, _creation(queue, graph))
 
 
-def _creation(client: _Timed, graph: Graph) -> Conversation[dict[str, TaskStatus]]:
+def _creation(queue: _Timed, graph: Graph) -> Conversation[dict[str, TaskStatus]]:
     if not isinstance(graph, Graph):  # pyright: ignore[reportUnnecessaryIsInstance] # says the caller
         raise InvalidArgument("graph", type(graph), "a graph from plan_graph")
     statuses: dict[str, TaskStatus] = {}
 
     def creation(task: GraphTask) -> Conversation[None]:
         try:
-            statuses[task.name] = yield from _created(client, task)
+            statuses[task.name] = yield from _created(queue, task)
         except (CallFailed, InvalidArgument) as error:
             raise SubmissionFailed(graph, task.name, (), error) from error
 
@@ -480,9 +480,9 @@ def _waves(tasks: Iterable[GraphTask]) -> list[list[GraphTask]]:
     return waves
 
 
-def _created(client: _Timed, task: GraphTask) -> Conversation[TaskStatus]:
+def _created(queue: _Timed, task: GraphTask) -> Conversation[TaskStatus]:
     try:
-        response = yield from create_task(task.task_id, _up_to_date(task.definition, client.now()))
+        response = yield from create_task(task.task_id, _up_to_date(task.definition, queue.now()))
     except RequestConflict:
         if not (yield from _exists(task)):
             raise

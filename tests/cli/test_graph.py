@@ -398,13 +398,13 @@ def test_all_tasks_are_created_in_one_group(queue: Queue) -> None:
 
 async def test_the_asynchronous_client_submits_graphs_too(async_queue: AsyncQueue) -> None:
     graph = plan_graph(document(a={}, b={"dependencies": ["a"]}))
-    assert (await submit_graph_async(client=async_queue, graph=graph)).keys() == {"a", "b"}
+    assert (await submit_graph_async(queue=async_queue, graph=graph)).keys() == {"a", "b"}
 
 
 def test_help_shows_how_a_graph_is_submitted() -> None:
     for submit in (submit_graph, submit_graph_async):
         assert submit.__name__.startswith("submit_graph")
-        assert [*inspect.signature(submit).parameters] == ["client", "graph"]
+        assert [*inspect.signature(submit).parameters] == ["queue", "graph"]
 
 
 def test_a_document_has_to_be_planned_before_it_is_submitted(queue: Queue) -> None:

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from taskqueue_client import AsyncQueue, Queue, calls
+from taskqueue_client import AsyncQueue, Queue, calls, events, graph
 from taskqueue_client._protocol.conversation import (
     Conversation,
     Item,
@@ -109,3 +109,23 @@ def test_a_method_that_gives_a_stream_gives_bytes(make: Callable[[Any], Any], ki
     assert inspect.signature(method).return_annotation == kind[bytes]
     assert [*inspect.signature(method).parameters] == ["self", "name"]
     assert get_type_hints(method) == {"name": str, "return": kind[bytes]}
+
+
+@pytest.mark.parametrize(
+    ("plain", "asynchronous"),
+    [
+        (getattr(module, name.removesuffix("_async")), getattr(module, name))
+        for module in (events, graph)
+        for name in module.__all__
+        if name.endswith("_async")
+    ],
+)
+def test_functions_for_both_clients_have_the_same_parameters(
+    plain: Callable[..., Any], asynchronous: Callable[..., Any]
+) -> None:
+    first, second = (
+        [(each.name, each.kind, each.default) for each in inspect.signature(function).parameters.values()]
+        for function in (plain, asynchronous)
+    )
+    assert first == second
+    assert first[0][0] == "queue"
