@@ -79,9 +79,12 @@ def load_config(
         environ: The environment; default: the process's.
 
     Raises:
-        InvalidArgument: A value is missing or not allowed, or the file cannot be read; names the argument,
-            the variable, or the key and its file.
+        InvalidArgument: A name is unknown, a value is missing or not allowed, or the file cannot be read;
+            names the argument, the variable, or the key and its file.
     """
+    if unknown := sorted(arguments.keys() - set(_NAMES)):
+        known = ", ".join(_NAMES)
+        raise InvalidArgument(unknown[0], "", "", f"unknown argument; known arguments: {known}")
     environ = os.environ if environ is None else environ
     _check_variables(environ)
     settings = {

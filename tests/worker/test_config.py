@@ -55,6 +55,11 @@ def test_a_setting_that_is_none_or_empty_counts_as_unset(tmp_path: Path) -> None
     assert (config.concurrency, config.max_idle) == (2, None)
 
 
+def test_a_misspelled_argument_is_refused_by_name() -> None:
+    with pytest.raises(InvalidArgument, match="concurency: unknown argument; known arguments: task"):
+        load_config({"concurency": 4})
+
+
 def test_all_of_it_can_come_from_the_environment() -> None:
     environ = {
         "TASKQUEUE_TASK_QUEUE_ID": "proj/linux",
