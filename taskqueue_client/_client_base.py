@@ -238,7 +238,7 @@ class ClientBase(ABC, Generic[SessionT]):
         Args:
             call: The call, as a function of `taskqueue_client.calls` returns it:
                 `queue.signed_url(calls.get_latest_artifact(task_id, "private/log.txt"))`.
-            lifetime: The time until the URL expires.
+            lifetime: The time until the URL expires; 15 minutes by default.
 
         Raises:
             InvalidArgument: The call is not a GET, the client has no credentials, the lifetime is not

@@ -53,9 +53,13 @@ _SCOPE = re.compile(r"[\x20-\x7e]*")
 def checked(credentials: Credentials, argument: str = "credentials") -> Credentials:
     """Return the credentials after checking their form.
 
+    Args:
+        credentials: The credentials.
+        argument: The argument that the error names if they are not `Credentials` at all.
+
     Raises:
-        InvalidArgument: The client id, token, certificate or a scope is malformed. The error does not
-            show a token or a certificate.
+        InvalidArgument: They are not `Credentials`, or the client id, token, certificate or a scope is
+            malformed. The error does not show a token or a certificate.
     """
     if not isinstance(credentials, Credentials):  # pyright: ignore[reportUnnecessaryIsInstance] # says the caller
         raise InvalidArgument(argument, type(credentials), _CREDENTIALS)

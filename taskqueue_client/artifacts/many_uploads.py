@@ -259,7 +259,7 @@ def upload_artifacts(
             that leads out of the folder is not uploaded; its outcome is an error. One to a folder within is
             not entered.
         expires: When the artifacts expire.
-        concurrency: The number of simultaneous uploads.
+        concurrency: The number of simultaneous uploads; 16 by default.
         storage: As for `upload_artifact`.
         compress: As for `upload_artifact`.
         task_expires: As for `upload_artifact`.

@@ -190,7 +190,7 @@ class WorkerRunner:
         forget_in_children(self)
 
     def forget(self) -> None:
-        """See `Forked`: a child that a handler forks has no thread that writes."""
+        """Send nothing more: called in a child that a handler forks, which has no thread that writes."""
         self._lock = threading.Lock()
         self._is_broken = True
 
