@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
 
-from taskqueue_client._arguments import check_kind, check_path, mapping, new_name, one_of, text
+from taskqueue_client._arguments import check_kind, check_options, check_path, mapping, new_name, text
 from taskqueue_client._dates import moment_of
 from taskqueue_client._protocol.retry import is_outage
 from taskqueue_client._protocol.threads_and_tasks import NO_THREAD
@@ -80,8 +80,6 @@ class ArtifactOptions(TypedDict, total=False):
     compress: bool | None
     allow_outside: bool
 
-
-_OPTIONS = sorted(ArtifactOptions.__optional_keys__)
 
 MACHINE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.EIO}
 """An `OSError` with one of these is about the machine, not the file; `EFBIG` comes from a limit of writes."""
@@ -230,8 +228,7 @@ class DeclaredArtifacts:
         return [each.name for each in found if each.source != top]
 
     def _checked(self, options: ArtifactOptions) -> UploadOptions:
-        for name in sorted(options):
-            one_of("options", name, _OPTIONS)
+        check_options(options, ArtifactOptions.__optional_keys__)
         expires, now = options.get("expires"), self._shared.queue.now
         of_task = self._run.claim.status.expires
         if expires is not None and moment_of("expires", expires, now) < now():

@@ -21,7 +21,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
-from taskqueue_client._arguments import encoded
+from taskqueue_client._arguments import check_options, encoded
 from taskqueue_client._protocol.conversation import Conversation, converse, converse_async
 from taskqueue_client._protocol.threads_and_tasks import AsyncResult
 from taskqueue_client.aio import AsyncQueue
@@ -349,12 +349,11 @@ class TaskRun:
                 `allow_outside`: see `DownloadOptions`.
 
         Raises:
-            InvalidArgument: `to` leads out of the work directory.
+            InvalidArgument: An option is unknown, or `to` leads out of the work directory.
             Exception: As `Queue.download_artifact`.
         """
         queue = self.queue.with_options(attempts=self._resources.shared.download_attempts)
-        steps = downloading_to(queue, self.work_directory, task_id, name, self._resources.tracing, **options)
-        return converse(queue, steps)
+        return converse(queue, self._downloading(queue, task_id, name, options))
 
     @_noting_unawaited
     async def download_artifact_async(
@@ -362,8 +361,13 @@ class TaskRun:
     ) -> DownloadResult:
         """Download an artifact as `download_artifact` does, without blocking the event loop."""
         queue = self.async_queue.with_options(attempts=self._resources.shared.download_attempts)
-        steps = downloading_to(queue, self.work_directory, task_id, name, self._resources.tracing, **options)
-        return await converse_async(queue, steps)
+        return await converse_async(queue, self._downloading(queue, task_id, name, options))
+
+    def _downloading(
+        self, queue: Queue | AsyncQueue, task_id: str, name: str, options: DownloadOptions
+    ) -> Conversation[DownloadResult]:
+        check_options(options, DownloadOptions.__optional_keys__)
+        return downloading_to(queue, self.work_directory, task_id, name, self._resources.tracing, **options)
 
     def upstream_artifacts(
         self, upstream: Iterable[Mapping[str, Any]] | None = None, **options: Unpack[UpstreamOptions]
@@ -414,6 +418,7 @@ class TaskRun:
         upstream: Iterable[Mapping[str, Any]] | None,
         options: UpstreamOptions,
     ) -> Conversation[list[UpstreamArtifact]]:
+        check_options(options, UpstreamOptions.__optional_keys__)
         if upstream is None:
             allowed = {*self.definition["dependencies"], self.task_group_id}
             tasks = upstream_of_payload(self.payload, allowed)
