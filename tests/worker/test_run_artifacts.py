@@ -113,6 +113,17 @@ def test_stored_content_is_uploaded_again_after_a_failure_and_removed_with_the_r
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_option_that_is_none_has_its_default(world: World) -> None:
+    task_id = world.create()
+
+    def handler(task: TaskRun) -> None:
+        task.upload_artifact("public/x", b"x", content_type=None, expires=None, storage=None, compress=None)
+
+    work(world, handler, artifact_storage="object")
+    assert reasons(world, task_id) == ["completed"]
+    assert world.queue.latest_artifact_info(task_id, "public/x").storage_type == "object"
+
+
 def _refused(world: World, call: Callable[[TaskRun], object]) -> InvalidArgument:
     """Return the error that a call in a handler raises; the run is completed, and has no artifact."""
     task_id = world.create()

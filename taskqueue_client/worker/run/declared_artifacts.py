@@ -76,7 +76,7 @@ class ArtifactOptions(TypedDict, total=False):
 
     content_type: str | None
     expires: datetime | str | None
-    storage: StorageName
+    storage: StorageName | None
     compress: bool | None
     allow_outside: bool
 
@@ -230,13 +230,14 @@ class DeclaredArtifacts:
     def _checked(self, options: ArtifactOptions) -> UploadOptions:
         check_options(options, ArtifactOptions.__optional_keys__)
         expires, now = options.get("expires"), self._shared.queue.now
+        storage = options.get("storage")
         of_task = self._run.claim.status.expires
         if expires is not None and moment_of("expires", expires, now) < now():
             raise InvalidArgument("expires", expires, "a time that has not passed")
         return UploadOptions.checked(
             of_task if expires is None else expires,
             of_task,
-            options.get("storage", self._shared.config.artifact_storage),
+            self._shared.config.artifact_storage if storage is None else storage,
             options.get("content_type"),
             options.get("compress"),
             now,
