@@ -558,7 +558,7 @@ def test_what_a_proxy_responds_in_the_place_of_the_queue_is_not_the_task_s_fault
     world: World, build: str, run: Callable[..., str], endpoint: str, status: int
 ) -> None:
     payload = {"upstreamArtifacts": [{"taskId": build, "paths": ["public/build/*"]}]}
-    world.local.faults.add(Respond(endpoint, status=status, html=True))
+    world.local.faults.add(Respond(endpoint, status=status, html=True, times=9))  # polls use one, too
     task_id = run("upstream_artifacts", payload=payload, dependencies=[build], seen=keep([]))
     assert reasons(world, task_id) == ["internal-error"]
 
