@@ -224,7 +224,7 @@ def _sent(client: Client, call: Call[Any]) -> Any:
     if isinstance(response, CoroutineType):
         response.close()  # nothing was sent
         allowed = "a Queue; for an AsyncQueue, use the function whose name ends with _async"
-        raise InvalidArgument("client", type(client), allowed)
+        raise InvalidArgument("queue", type(client), allowed)
     return response
 
 
@@ -337,7 +337,7 @@ def _sending(client: AsyncClient, call: Call[Any]) -> Awaitable[Any]:
     response = client.send(call)
     if not hasattr(response, "__await__"):  # a response of a synchronous client
         allowed = "an AsyncQueue; for a Queue, use the function whose name does not end with _async"
-        raise InvalidArgument("client", type(client), allowed)
+        raise InvalidArgument("queue", type(client), allowed)
     return response
 
 

@@ -96,14 +96,14 @@ def test_the_status_of_a_task_is_polled_with_jitter_until_it_is_resolved() -> No
 
 @pytest.mark.parametrize("function", [wait_for_task, wait_for_group])
 def test_an_asynchronous_client_is_refused_where_nothing_is_awaited(function: Any) -> None:
-    with pytest.raises(InvalidArgument, match=r"client: .*AsyncScripted.* use the function .* _async"):
+    with pytest.raises(InvalidArgument, match=r"queue: .*AsyncScripted.* use the function .* _async"):
         function(AsyncScripted(*LIFE), TASK, clock=RestlessClock())
 
 
 @pytest.mark.parametrize("function", [wait_for_task_async, wait_for_group_async])
 async def test_a_synchronous_client_is_refused_where_its_response_is_awaited(function: Any) -> None:
     allowed = "an AsyncQueue; for a Queue, use the function whose name does not end with _async"
-    with pytest.raises(InvalidArgument, match=f"client: .*Scripted.* expected {allowed}"):
+    with pytest.raises(InvalidArgument, match=f"queue: .*Scripted.* expected {allowed}"):
         await function(Scripted(*LIFE), TASK, clock=RestlessClock())
 
 
