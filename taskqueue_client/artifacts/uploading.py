@@ -71,7 +71,7 @@ class UploadResult:
     content_encoding: str | None
     size: int
     stored_size: int
-    expires: str
+    expires: datetime
     hashes: dict[str, str]
 
 
@@ -404,7 +404,7 @@ class _Upload:
             content_encoding=encoding,
             size=self.source.size,
             stored_size=stored_size,
-            expires=self.options.expires,
+            expires=datetime.fromisoformat(self.options.expires),
             hashes=hashes,
         )
 

@@ -338,9 +338,10 @@ def test_content_of_100_kb_is_compressed_by_one_thread(monkeypatch: pytest.Monke
 
 def test_the_expiry_is_cut_down_to_the_task_s(client: EitherClient) -> None:
     task_expires = client.run.expires
-    client.upload("x", b"1", expires=task_expires + timedelta(days=9), task_expires=task_expires)
+    result = client.upload("x", b"1", expires=task_expires + timedelta(days=9), task_expires=task_expires)
     expires = client.latest_artifact_info(client.run.task_id, "x").expires
     assert abs(expires - task_expires) < timedelta(milliseconds=1)
+    assert result.expires == expires
 
 
 def test_a_distance_is_measured_from_the_service_s_time(client: EitherClient, local: LocalQueue) -> None:

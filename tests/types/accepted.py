@@ -66,6 +66,7 @@ def blocking(queue: Queue) -> None:
     queue.report_exception("t", 0, "internal-error")
     queue.report_exception("t", 0, ReasonResolved.INTERNAL_ERROR)
     assert_type(queue.finish_artifact("t", 0, "n", upload_id="u"), None)
+    assert_type(queue.upload_artifact("t", 0, "n", b"content", expires="1 day").expires, datetime)
     with closing(queue.stream_artifact("t", "n")) as blocks, closing(follow_group(queue, "g")) as changes:
         assert_type(next(blocks), bytes)
         assert_type(next(changes), list[TaskAndStatus])
