@@ -8,7 +8,7 @@ it ends in `*` and the other begins with the text before the `*`. A required sco
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NoReturn
 
@@ -37,7 +37,7 @@ def satisfies(held: Iterable[str], required: str) -> bool:
     return False
 
 
-def missing_scopes(held: Sequence[str], required: Iterable[str]) -> list[str]:
+def missing_scopes(held: Collection[str], required: Iterable[str]) -> list[str]:
     """Return the `required` scopes that no `held` scope satisfies, in their order.
 
     Raises:
@@ -108,7 +108,7 @@ def _each(loop: Mapping[str, Any], params: Mapping[str, Any]) -> Iterator[str]:
     return (_filled_in(loop["each"], {**params, loop["for"]: value}) for value in params[loop["in"]])
 
 
-def is_satisfied(expression: ScopeExpression, held: Sequence[str]) -> bool:
+def is_satisfied(expression: ScopeExpression, held: Collection[str]) -> bool:
     """Return whether the `held` scopes satisfy a rendered expression."""
     if isinstance(expression, str):
         return satisfies(held, expression)
@@ -117,7 +117,7 @@ def is_satisfied(expression: ScopeExpression, held: Sequence[str]) -> bool:
     return any(is_satisfied(part, held) for part in expression["AnyOf"])
 
 
-def unsatisfied(expression: ScopeExpression, held: Sequence[str]) -> ScopeExpression | None:
+def unsatisfied(expression: ScopeExpression, held: Collection[str]) -> ScopeExpression | None:
     """Return the part of a rendered expression that the `held` scopes do not satisfy, or None.
 
     Alternatives of an `AnyOf` stay alternatives, and a list with one entry becomes that entry.

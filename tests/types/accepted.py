@@ -19,6 +19,7 @@ from taskqueue_client import (
     calls,
     follow_group,
     follow_group_async,
+    missing_scopes,
     slugid,
 )
 from taskqueue_client.definitions import TaskDefinition, TaskOptions, from_now, task_definition
@@ -67,6 +68,7 @@ def blocking(queue: Queue) -> None:
     queue.report_exception("t", 0, ReasonResolved.INTERNAL_ERROR)
     assert_type(queue.finish_artifact("t", 0, "n", upload_id="u"), None)
     assert_type(queue.upload_artifact("t", 0, "n", b"content", expires="1 day").expires, datetime)
+    assert_type(missing_scopes(set(queue.current_scopes().scopes), {"assume:role"}), list[str])
     with closing(queue.stream_artifact("t", "n")) as blocks, closing(follow_group(queue, "g")) as changes:
         assert_type(next(blocks), bytes)
         assert_type(next(changes), list[TaskAndStatus])
