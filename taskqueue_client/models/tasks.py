@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from taskqueue_client import _arguments as arguments
+
 from ._base import Credentials, Model, OpenEnum, Page, decoded
 
 
@@ -144,6 +146,9 @@ class TaskClaim(Model, frozen=True, kw_only=True, dict=True, gc=True):
     credentials: Credentials
 
     def __post_init__(self) -> None:
+        # Workers make paths of both; msgspec adds where the response has the wrong one.
+        arguments.slugid("task_id", self.status.task_id)
+        arguments.number("run_id", self.run_id)
         # A view of the response would hold all of its claims, up to 32, for as long as one of them is used.
         msgspec.structs.force_setattr(self, "task_json", self.task_json.copy())
 

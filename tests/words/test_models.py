@@ -135,6 +135,20 @@ def test_a_definition_that_cannot_be_read_leaves_the_other_claims_readable() -> 
         _ = bad.task
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"status": {**STATUS, "taskId": "../x"}}, r"task_id: '\.\./x' .*; expected a slugid .*tasks\[1\]`"),
+        ({"runId": -1}, r"run_id: -1 .*; expected a whole number, 0 or more .*tasks\[1\]`"),
+    ],
+)
+def test_a_claim_whose_ids_would_lead_out_of_a_work_directory_cannot_be_read(
+    change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(msgspec.ValidationError, match=message):
+        decoded({"tasks": [CLAIM, {**CLAIM, **change}]}, ClaimWorkResponse)
+
+
 def test_the_certificate_is_not_decoded() -> None:
     claim = decoded({"tasks": [CLAIM]}, ClaimWorkResponse).tasks[0]
     assert claim.credentials.certificate == '{"expiry": 1795252853950}'

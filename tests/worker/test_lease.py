@@ -41,7 +41,7 @@ def response(
         "takenUntil": iso(taken_until),
     }
     status = {
-        "taskId": "t",
+        "taskId": "fN1SbArXTPSVFNUvaOlinQ",
         "provisionerId": "p",
         "workerType": "w",
         "taskGroupId": "g",
