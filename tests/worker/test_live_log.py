@@ -273,17 +273,42 @@ class TestServer:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr(live_log, "TO_END", 0.1, raising=False)
-        hanging = tmp_path / "log"  # as on a network file system: opening a pipe waits for its other end
-        os.mkfifo(hanging)
+        responds = threading.Event()
+
+        def size(_: object) -> int:
+            responds.wait()
+            return 0
+
+        monkeypatch.setattr(live_log, "_size", size)
         server = LiveLogs("127.0.0.1", 0)
-        address = urlsplit(server.add(hanging))
+        (tmp_path / "log").touch()
+        address = urlsplit(server.add(tmp_path / "log"))
         with socket.create_connection((address.hostname, address.port or 0)) as reader:
-            reader.sendall(f"GET {address.path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            reader.sendall(f"GET {address.path} HTTP/1.1\r\nHost: x\r\nRange: bytes=0-\r\n\r\n".encode())
             until(lambda: server.readers == 1)
             server.close()
             assert "the server of live logs has not stopped within" in caplog.text
-            hanging.open("wb").close()
+            responds.set()
         until(lambda: "live logs" not in {each.name for each in threading.enumerate()})
+
+    def test_a_fifo_in_the_place_of_a_log_delays_no_reader_of_another_one(
+        self, live_logs: LiveLogs, log: TaskLog, tmp_path: Path
+    ) -> None:
+        fifo = tmp_path / "fifo"
+        os.mkfifo(fifo)
+        url = live_logs.add(fifo)
+        with stream(url) as waiting:
+            with stream(live_logs.add(log.path)) as reader:
+                assert reader.readline().endswith(b"INFO first\n")
+            live_logs.remove(url)
+            assert waiting.read() == b""
+
+    def test_a_link_in_the_place_of_a_log_is_not_followed(
+        self, live_logs: LiveLogs, log: TaskLog, tmp_path: Path
+    ) -> None:
+        link = tmp_path / "link"
+        link.symlink_to(log.path)
+        assert requests.get(live_logs.add(link), timeout=WAIT).status_code == 503
 
     def test_a_server_that_starts_no_thread_leaves_no_port_taken(
         self, monkeypatch: pytest.MonkeyPatch

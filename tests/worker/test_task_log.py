@@ -302,6 +302,27 @@ def test_a_short_log_is_kept_in_memory(tmp_path: Path, clock: MovableClock) -> N
     assert not log.path.exists()
 
 
+@pytest.mark.parametrize("kind", ["link", "FIFO", "file"])
+def test_what_a_task_has_put_in_the_place_of_the_file_is_replaced(
+    tmp_path: Path, clock: MovableClock, kind: str
+) -> None:
+    """The log would be written to the target of the link, and wait for a reader of the FIFO."""
+    target, path = tmp_path / "target", tmp_path / "task.log"
+    target.write_text("theirs")
+    log = TaskLog(path, clock)
+    if kind == "FIFO":
+        os.mkfifo(path)
+    elif kind == "link":
+        path.symlink_to(target)
+    else:
+        path.hardlink_to(target)
+    Output(log).write(b"x" * task_log.KEPT_IN_MEMORY + b"\n")
+    with log.checkpoint() as checkpoint:
+        assert checkpoint.read().endswith(b"x\n")
+    log.remove()
+    assert [each.read_text() for each in tmp_path.iterdir()] == ["theirs"]
+
+
 def test_lines_in_memory_are_kept_if_the_disk_has_no_room_for_the_file(
     tmp_path: Path, clock: MovableClock
 ) -> None:
@@ -324,13 +345,13 @@ def test_a_full_disk_is_stored_as_an_error_and_logged_once(
     tmp_path: Path, clock: MovableClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "task.log"
-    path.symlink_to("/dev/full")
     log = TaskLog(path, clock, kept_in_memory=0)
-    log.logger.info("lost")
-    Output(log).write(b"lost, too\n")
+    with file_size_limit(0):
+        log.logger.info("lost")
+        Output(log).write(b"lost, too\n")
     log.remove()
     assert isinstance(log.error, OSError)
-    assert "No space left on device" in str(log.error)
+    assert "File too large" in str(log.error)
     assert [each.getMessage() for each in caplog.records] == [f"the task log {path} is cut: {log.error}"]
 
 

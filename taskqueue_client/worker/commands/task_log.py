@@ -269,9 +269,19 @@ class _RunLogger(logging.Logger):
         return not self.disabled and level > self.manager.disable and level >= self.getEffectiveLevel()
 
 
+def open_at_once(path: str, flags: int) -> int:
+    """Open a file of a log, as the opener of `open` does.
+
+    A task may have put something in its place. A link is not followed, and a FIFO not waited for: the worker
+    would wait for the other end for ever.
+    """
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+
 def _file_with(path: Path, content: bytes) -> io.FileIO:
     """Create a file that holds all of the content, or no file at all."""
-    file = path.open("w+b", buffering=0)
+    path.unlink(missing_ok=True)  # also a link or a FIFO of a task
+    file = path.open("x+b", buffering=0)
     try:
         while content:
             content = content[file.write(content) :]

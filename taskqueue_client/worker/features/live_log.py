@@ -19,6 +19,7 @@ from typing import Final
 from aiohttp import web
 
 from taskqueue_client.artifacts.content import LOG_NAME
+from taskqueue_client.worker.commands.task_log import open_at_once
 from taskqueue_client.worker.config import address_of, cannot_listen
 from taskqueue_client.worker.threads import EventThread
 from taskqueue_client.worker.worker_log import log
@@ -165,7 +166,7 @@ class LiveLogs:
 async def _respond(request: web.BaseRequest, served: _ServedLog) -> web.StreamResponse:
     """Respond to a GET of a log that is served."""
     try:
-        with served.path.open("rb", buffering=0) as file:
+        with io.FileIO(served.path, opener=open_at_once) as file:
             if (rest := _REST.fullmatch(request.headers.get("Range", ""))) is not None:
                 return await _send_rest(request, served, file, int(rest[1]))
             return await _send(request, served, web.StreamResponse(headers=_HEADERS), served.blocks(file))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import struct
 import threading
 import zlib
@@ -15,7 +16,7 @@ from typing import Any
 
 from taskqueue_client.artifacts.content import fast_zlib
 from taskqueue_client.clock import Clock
-from taskqueue_client.worker.commands.task_log import LogView, TaskLog
+from taskqueue_client.worker.commands.task_log import LogView, TaskLog, open_at_once
 from taskqueue_client.worker.worker_log import log
 
 _BLOCK = 256 * 1024
@@ -62,7 +63,7 @@ class CompressedLog:
                 raise OSError(f"the compressed log {self._path} is incomplete")
             self._add(view)
             end = self._end(view.tail)
-            return LogView(self._path.open("rb", buffering=0), [(0, self._packed)], end)
+            return LogView(io.FileIO(self._path, opener=open_at_once), [(0, self._packed)], end)
 
     def _add(self, view: LogView) -> None:
         """Add the new bytes of the log, so that they can be read without what follows."""
@@ -73,7 +74,7 @@ class CompressedLog:
         view.seek(self.size)
         compressor = _compressor()
         # Not "ab": if the task has removed the file, this would make one without the beginning.
-        with self._path.open("r+b" if self._packed else "wb") as file:
+        with open(self._path, "r+b" if self._packed else "wb", opener=open_at_once) as file:
             file.seek(self._packed)
             if not self._packed:
                 file.write(_HEADER)
