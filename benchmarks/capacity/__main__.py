@@ -75,7 +75,7 @@ def _day_table() -> str:
     total = sum(rates.values())
     replicas = [str(math.ceil(PEAK * total * fleet / SIMULATED / REPLICA)) for fleet in FLEETS]
     rows.append([f"replicas at {REPLICA} requests/s and a peak of {PEAK}", *replicas])
-    head = ["24 hours, concurrency 4", *(f"{fleet:,} workers" for fleet in FLEETS)]
+    head = ["24 hours, concurrency 4, polls every 60 s", *(f"{fleet:,} workers" for fleet in FLEETS)]
     return _table("Requests per second by kind", head, rows)
 
 
