@@ -34,7 +34,7 @@ _BEFORE_SENDING = (ConnectionRefusedError, gaierror, ssl.SSLCertVerificationErro
 
 def connection_failed(cause: BaseException, url: str, proxy: Proxy | None) -> TransportFailed:
     """Return the failure of a request that the operating system, TLS or `http.client` gives as its cause."""
-    if text := _without_place(cause):
+    if text := _response_failure(cause):
         text += f" ({through(proxy).strip()})" if proxy else ""
     else:
         text = f"the connection to {_place(cause, url, proxy)} failed: {reason(cause)}"
@@ -42,7 +42,7 @@ def connection_failed(cause: BaseException, url: str, proxy: Proxy | None) -> Tr
     return TransportFailed(text, timed_out=isinstance(cause, TimeoutError), is_unsent=is_unsent)
 
 
-def _without_place(cause: BaseException) -> str:
+def _response_failure(cause: BaseException) -> str:
     """Return what is wrong with the response; empty if the connection failed, and not the response."""
     if isinstance(cause, (RemoteDisconnected, IncompleteRead)):
         return _CUT

@@ -17,7 +17,7 @@ from taskqueue_client.models._base import prepare
 
 from .artifact_errors import ChainOfTrustError, StorageRefused
 from .downloading import Destination, DownloadRequest, downloading
-from .storage import VERIFIABLE, silently
+from .storage import VERIFIABLE, no_progress
 from .transfers import TransferClient
 
 CHAIN_NAME = "public/chain-of-trust.json"
@@ -122,7 +122,7 @@ def _latest_run(task_id: str) -> Conversation[int]:
 
 def _content(client: TransferClient, request: DownloadRequest) -> Conversation[bytes]:
     try:
-        return (yield from downloading(client, request, Destination(), silently)).content
+        return (yield from downloading(client, request, Destination(), no_progress)).content
     except (ResourceNotFound, ErrorArtifact, StorageRefused) as error:
         if isinstance(error, StorageRefused) and not error.is_absence:
             raise

@@ -17,7 +17,7 @@ from .artifact_errors import StreamInterrupted
 from .chain_verification import ChainOfTrust, PublicKeys, verify_chain_of_trust
 from .downloading import FILE, Destination, DownloadRequest, DownloadResult, downloading
 from .sources import Block
-from .storage import Progress, silently
+from .storage import Progress, no_progress
 from .transfers import Transfer, TransferClient, reporter
 
 MOST_IN_MEMORY = 64 * 1024 * 1024
@@ -190,4 +190,4 @@ def stream_artifact(
         CallFailed: The Queue or the object service refused, or did not respond.
     """
     request = DownloadRequest(task_id, run_id, name, max_bytes)
-    yield from downloading(client, request, StreamDestination(name), silently)
+    yield from downloading(client, request, StreamDestination(name), no_progress)

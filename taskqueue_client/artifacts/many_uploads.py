@@ -17,7 +17,7 @@ from taskqueue_client.definitions import StorageName
 from taskqueue_client.errors import InvalidArgument
 
 from .sources import Content, Source, open_source
-from .storage import silently
+from .storage import no_progress
 from .transfers import Transfer, TransferClient, client_for_event_loop, reporter
 from .uploading import RunArtifact, UploadOptions, UploadResult, uploading, warn_of_name
 
@@ -207,7 +207,7 @@ def _opened(content: Content | InvalidArgument) -> _Opened:
 
 
 def _are_many(every: list[Listed]) -> bool:
-    """Return whether uploads are many, and each of content that either client takes."""
+    """Return whether there are enough uploads for an event loop, and `Queue` accepts the content of each."""
     return len(every) >= _MANY and not any(isinstance(content, AsyncIterable) for _, content in every)
 
 
@@ -226,8 +226,8 @@ def _upload(
     if isinstance(content, Exception):
         return UploadOutcome(artifact.name, error=content)
     warn_of_name(artifact.name, options.storage)
-    # storage looks for `silently`: it has nothing to wait for then
-    progress = report if report is silently else partial(report, artifact.name)
+    # storage looks for `no_progress`: it has nothing to wait for then
+    progress = report if report is no_progress else partial(report, artifact.name)
     try:
         result = yield from uploading(transfer, artifact, content, options, progress)
     except Exception as error:  # noqa: BLE001 - it is what the report is for

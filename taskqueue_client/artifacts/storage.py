@@ -72,7 +72,7 @@ _LONGEST = 3600.0  # seconds that sending a small body may take if there is no m
 _URL = re.compile(r"https?://[\x21-\x7e]+")
 
 
-def silently(*_: object) -> None:
+def no_progress(*_: object) -> None:
     """Report no progress."""
 
 
@@ -258,7 +258,7 @@ class Storage:
             raise _failed("PUT", put.url, error) from error.__cause__
         if response.status not in _SUCCESS:
             raise self._refused("PUT", put.url, response.status, response.headers, response.body)
-        if put.progress is not silently:
+        if put.progress is not no_progress:
             put.progress(len(content), len(content))
             await asyncio.sleep(0)  # now it is told, and not after the upload
         return PutResponse(hexdigests(put.algorithms, content), response.headers)

@@ -20,7 +20,7 @@ from taskqueue_client.errors import Attempted
 
 from .artifact_errors import StorageFailed, StorageRefused, is_expiry
 from .sources import Source
-from .storage import MOST_REDIRECTS, UPLOADED, Incoming, Progress, Put, PutResponse, Storage, silently
+from .storage import MOST_REDIRECTS, UPLOADED, Incoming, Progress, Put, PutResponse, Storage, no_progress
 
 R = TypeVar("R")
 
@@ -131,7 +131,7 @@ class Transfer:
 def reporter(progress: Callable[..., object] | None) -> Conversation[Callable[..., object]]:
     """Return a function that any thread may call: it calls `progress` in the caller's event loop, if any."""
     if progress is None:
-        return silently
+        return no_progress
     check_callback("progress", progress)
 
     async def in_loop() -> Callable[..., object]:
@@ -189,7 +189,7 @@ def putting(
             if is_expiry(error, target.expires, server_time()):
                 target = None
             raise
-        verdict = _verdict(response)
+        verdict = _is_stored(response)
         if verdict is None:
             verdict = yield from has_arrived(response)
         if not verdict:
@@ -202,7 +202,7 @@ def putting(
     return transfer.retried(attempt, may_retry)
 
 
-def _verdict(response: PutResponse) -> bool | None:
+def _is_stored(response: PutResponse) -> bool | None:
     """Return whether the response proves that the body was stored; None if it proves nothing.
 
     S3's ETag is the MD5 sum of the content of a PUT, unless S3 encrypts with a key of KMS or of the caller.

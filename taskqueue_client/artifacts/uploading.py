@@ -311,7 +311,7 @@ class _Upload:
         return Target(created.put_url, headers, created.expires.timestamp())
 
     def _created_on_s3(self) -> Conversation[CreateArtifactResponse]:
-        """Create the artifact with its size before compression, which services before v96.7 refuse."""
+        """Create the artifact with its size before compression; services before v96.7 refuse the size."""
         request: S3ArtifactRequest = {
             "storageType": "s3",
             "expires": self.options.expires,

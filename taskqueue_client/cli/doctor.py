@@ -315,17 +315,17 @@ def _scopes(holds: Holder | None, queue_id: str, subject: Subject) -> Iterator[F
         message = f"{queue_id}: not checked: the scopes of the credentials are not known"
         yield Finding("scopes", Verdict.NOTE, message)
         return
-    yield _allowed("to submit", queue_id, to_submit(queue_id), holds)
+    yield _allowed("to submit", queue_id, scopes_to_submit(queue_id), holds)
     if subject.worker_group and subject.worker_id:
         worker = f"{subject.worker_group}/{subject.worker_id}"
-        yield _allowed("to work", queue_id, to_work(queue_id, worker), holds, otherwise=Verdict.WRONG)
+        yield _allowed("to work", queue_id, scopes_to_work(queue_id, worker), holds, otherwise=Verdict.WRONG)
         return
     claiming = _allowed("to work", queue_id, f"queue:claim-work:{queue_id}", holds)
     message = f"{claiming.message}; give --worker-group and --worker-id to check queue:worker-id as well"
     yield Finding(claiming.check, Verdict.NOTE, message)
 
 
-def to_submit(task_queue_id: str) -> ScopeExpression:
+def scopes_to_submit(task_queue_id: str) -> ScopeExpression:
     """Return the scopes to create a task without routes, scopes, scheduler and project."""
     return {
         "AllOf": [
@@ -336,7 +336,7 @@ def to_submit(task_queue_id: str) -> ScopeExpression:
     }
 
 
-def to_work(task_queue_id: str, worker: str) -> ScopeExpression:
+def scopes_to_work(task_queue_id: str, worker: str) -> ScopeExpression:
     """Return the scopes to claim tasks."""
     return {"AllOf": [f"queue:claim-work:{task_queue_id}", f"queue:worker-id:{worker}"]}
 

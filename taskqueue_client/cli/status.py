@@ -175,12 +175,12 @@ def followed(
     """Print changes of the tasks that `look` returns, until all are resolved or blocked; return the tasks."""
     ours: set[str] = set()
 
-    def wide_look() -> list[TaskAndStatus]:
+    def look_with_blockers() -> list[TaskAndStatus]:
         members = look()
         ours.update(member.status.task_id for member in members)
         return members + blocking(queue, members)
 
-    changes = follow(PatientLook(wide_look, SystemClock()), interval=interval)
+    changes = follow(PatientLook(look_with_blockers, SystemClock()), interval=interval)
     snapshots = (
         ([member for member in everything if member.status.task_id in ours], blocked_tasks(everything))
         for everything in changes

@@ -188,7 +188,10 @@ def make_plan(
 ) -> Plan:
     """Check the arguments of a listener before it connects."""
     arguments.check_kind(
-        "settings", unless_text(settings), PulseSettings, "PulseSettings, such as PulseSettings.from_url(…)"
+        "settings",
+        without_password(settings),
+        PulseSettings,
+        "PulseSettings, such as PulseSettings.from_url(…)",
     )
     flat: list[Binding] = []
     _check_collection(bindings)
@@ -204,7 +207,7 @@ def make_plan(
     return Plan(settings, None if queue is None else _full_name(settings.user, queue), flat, prefetch)
 
 
-def unless_text(settings: object) -> object:
+def without_password(settings: object) -> object:
     """Return the settings for an error; a URL would show its password."""
     return "<not shown>" if isinstance(settings, str | bytes) else settings
 

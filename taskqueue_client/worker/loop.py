@@ -22,7 +22,7 @@ from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.credentials import Credentials, checked, checked_root_url
 from taskqueue_client.definitions import StorageName
 from taskqueue_client.errors import InvalidArgument
-from taskqueue_client.events.settings import PulseSettings, unless_text
+from taskqueue_client.events.settings import PulseSettings, without_password
 
 from .claims.claiming import QueueTaskSource, SeveralTaskQueues, TaskSourceFactory
 from .config import TimeoutOutcome, WorkerConfig, settings_described
@@ -144,7 +144,7 @@ class WorkerLoop(ABC):
         _check_methods(self)
         _check_names(settings)
         _warn_of_names(type(self), settings)
-        check_kind("pulse", unless_text(pulse), PulseSettings | None)
+        check_kind("pulse", without_password(pulse), PulseSettings | None)
         check_kinds(
             locals(), config_file=str | os.PathLike | None, clock=Clock | None, runner=WorkerRunner | None
         )

@@ -87,7 +87,7 @@ class PayloadSchema:
         try:
             with following_references_once():
                 found = itertools.chain.from_iterable(map(_problems_of, self._validator.iter_errors(payload)))
-                problems = list(itertools.islice(_each_once(found), MOST + 1))
+                problems = list(itertools.islice(_without_duplicates(found), MOST + 1))
         except BaseException as error:  # noqa: BLE001 - `_why_unchecked` raises those that no payload causes
             return [Problem("$", None, "", _why_unchecked(error))]
         if len(problems) > MOST:
@@ -302,7 +302,7 @@ def _problems_of(error: ValidationError) -> Iterator[Problem]:
         yield Problem(json_path(*here), given, allowed, "" if allowed else shortened(words))
 
 
-def _each_once(problems: Iterable[Problem]) -> Iterator[Problem]:
+def _without_duplicates(problems: Iterable[Problem]) -> Iterator[Problem]:
     """Drop equal problems: of several missing keys, and of places to which several keywords lead."""
     seen: set[tuple[str, str, str]] = set()
     for problem in problems:
@@ -326,7 +326,7 @@ def _alternatives(errors: Iterable[ValidationError]) -> str:
     return " | ".join(
         "; ".join(
             f"{each.path}: {each.allowed or each.finding}"
-            for each in _each_once(itertools.chain.from_iterable(map(_problems_of, group)))
+            for each in _without_duplicates(itertools.chain.from_iterable(map(_problems_of, group)))
         )
         for _, group in by_number
     )

@@ -24,7 +24,7 @@ from taskqueue_client._transport.network import NetworkSettings
 from taskqueue_client._transport.sync_connections import Cancellation, TransferCanceled
 from taskqueue_client.artifacts import RedirectRefused, StorageFailed, StorageRefused
 from taskqueue_client.artifacts.sources import open_source
-from taskqueue_client.artifacts.storage import Put, Storage, silently
+from taskqueue_client.artifacts.storage import Put, Storage, no_progress
 from taskqueue_client.errors import InputTooLarge
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.testing import TaskFactory
@@ -63,7 +63,7 @@ def storage() -> Iterator[Storage]:
 
 def put(storage: Storage, url: str, content: bytes = b"content") -> None:
     source = open_source(content)
-    storage.put(Put(url, {}, source, (), silently, POLICY), Cancellation())
+    storage.put(Put(url, {}, source, (), no_progress, POLICY), Cancellation())
 
 
 def get(storage: Storage, url: str) -> bytes:
@@ -233,7 +233,7 @@ def test_a_proxy_that_refuses_the_password_is_named_without_it_and_not_asked_aga
 
     async def put_small() -> None:
         try:
-            await storage.put_small(Put(url, {}, open_source(b"content"), (), silently, POLICY))
+            await storage.put_small(Put(url, {}, open_source(b"content"), (), no_progress, POLICY))
         finally:
             await storage.aclose()
 
@@ -299,7 +299,7 @@ def test_a_transfer_that_was_cancelled_before_it_began_sends_nothing(
     cancellation.cancel()
     source = open_source(b"content")
     with pytest.raises(TransferCanceled):
-        storage.put(Put(server.url, {}, source, (), silently, POLICY), cancellation)
+        storage.put(Put(server.url, {}, source, (), no_progress, POLICY), cancellation)
     assert server.requests == []
 
 
@@ -318,7 +318,7 @@ def test_a_server_that_stands_still_is_given_up(storage: Storage) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         source = open_source(b"content")
-        waiting = Put(url, {}, source, (), silently, RetryPolicy(connect_timeout=5, read_timeout=0.05))
+        waiting = Put(url, {}, source, (), no_progress, RetryPolicy(connect_timeout=5, read_timeout=0.05))
         with pytest.raises(StorageFailed, match="the response was not complete in time"):
             storage.put(waiting, Cancellation())
 

@@ -20,7 +20,7 @@ from taskqueue_client import Queue, slugid
 from taskqueue_client._protocol.conversation import converse
 from taskqueue_client.artifacts import StreamInterrupted
 from taskqueue_client.artifacts.sources import Block, Source
-from taskqueue_client.artifacts.storage import Incoming, silently
+from taskqueue_client.artifacts.storage import Incoming, no_progress
 from taskqueue_client.artifacts.transfers import Transfer
 from taskqueue_client.artifacts.uploading import RunArtifact, UploadOptions, uploading
 from taskqueue_client.cli.failures import ExitStatus, Failure
@@ -117,7 +117,7 @@ def checkpoint(running: Running, growing: CompressedLog) -> int:
         source = Source("log", view, size=view.size, is_gzip=True)
         options = UploadOptions.checked(EXPIRES, None, "s3", None, None, run_client.now)
         artifact = RunArtifact(task_id, 0, BACKING)
-        converse(run_client, uploading(Transfer(run_client), artifact, source, options, silently))
+        converse(run_client, uploading(Transfer(run_client), artifact, source, options, no_progress))
         run_client.create_link_artifact(task_id, 0, LIVE, BACKING, expires=EXPIRES)
         return view.size
 

@@ -15,7 +15,7 @@ from taskqueue_client._protocol.conversation import Call
 from taskqueue_client._transport.network import NetworkSettings
 from taskqueue_client._transport.sync_connections import Cancellation
 from taskqueue_client.artifacts.sources import open_source
-from taskqueue_client.artifacts.storage import Put, Storage, silently
+from taskqueue_client.artifacts.storage import Put, Storage, no_progress
 
 CALL = Call("createTask", "PUT", "/task/x", dict[str, Any], body={"a": "body"})
 BODY = b'{"a":"body"}'
@@ -47,7 +47,7 @@ async def put_to_storage_async(root_url: str) -> dict[str, Any]:
 
 
 def _upload(root_url: str, policy: RetryPolicy) -> Put:
-    return Put(f"{root_url}/bucket/x", {}, open_source(BODY), ("sha256",), silently, policy)
+    return Put(f"{root_url}/bucket/x", {}, open_source(BODY), ("sha256",), no_progress, policy)
 
 
 def only_variables(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:

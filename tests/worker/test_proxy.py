@@ -895,7 +895,7 @@ def test_a_long_body_that_is_not_taken_shows_no_signature(
     def swallow(handler: BaseHTTPRequestHandler) -> None:
         handler.rfile.read()
 
-    monkeypatch.setattr(proxy_module, "_all", broken)
+    monkeypatch.setattr(proxy_module, "_whole_body", broken)
     body = bytes(proxy_module.RETRIED_BODY + 1)
     with Upstream(swallow) as upstream, scripted(upstream) as proxy:
         found = requests.put(f"{proxy.url}/api/queue/v1/x?bewit=hidden", body, timeout=60)

@@ -269,7 +269,7 @@ class Api:
         if endpoint.schema is not None:
             call.check_announced()
             request_bodies.check_body(endpoint.schema, call.payload, self.root_url)
-        given = (_taker(name)(call, caller) for name in endpoint.argument_names)
+        given = (_argument_reader(name)(call, caller) for name in endpoint.argument_names)
         result = endpoint.handler(self.services[endpoint.service], *given)
         return _response(await result if inspect.isawaitable(result) else result)
 
@@ -284,9 +284,9 @@ class Api:
         return identity
 
 
-_Taker = Callable[[_Call, Caller], object]
+_ArgumentReader = Callable[[_Call, Caller], object]
 
-_TAKERS: dict[str, _Taker] = {
+_ARGUMENT_READERS: dict[str, _ArgumentReader] = {
     "caller": lambda _, caller: caller,
     "body": lambda call, _: call.payload,
     "task_queue_id": lambda call, _: (
@@ -302,9 +302,9 @@ _TAKERS: dict[str, _Taker] = {
 
 
 @cache
-def _taker(name: str) -> _Taker:
+def _argument_reader(name: str) -> _ArgumentReader:
     parameter = camel_case(name)
-    return _TAKERS.get(name) or (lambda call, _: call.params[parameter])
+    return _ARGUMENT_READERS.get(name) or (lambda call, _: call.params[parameter])
 
 
 def _response(result: Any) -> web.Response:

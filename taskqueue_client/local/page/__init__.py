@@ -232,7 +232,7 @@ class Page:
             return _private(await self._call(request, path.removeprefix("/page")))
         if (found := _ARTIFACT.fullmatch(path)) and request.method in {"GET", "HEAD"}:
             return await self._artifact(request, unquote(found[1]), int(found[2]), unquote(found[3]))
-        return await self._own(request, path)
+        return await self._respond_to_page(request, path)
 
     async def _call(self, request: web.BaseRequest, path: str) -> web.Response:
         """Call an endpoint of the Queue; calls that change something are shown among the requests."""
@@ -244,7 +244,7 @@ class Page:
             self._feed.add_request(request, response, taken, path=path, client=_IDENTITY.client_id)
         return response
 
-    async def _own(self, request: web.BaseRequest, path: str) -> web.Response:
+    async def _respond_to_page(self, request: web.BaseRequest, path: str) -> web.Response:
         if request.method == "GET" and path in self._reads:
             return _json(self._reads[path]())
         if request.method == "GET" and path.startswith("/page/group/"):

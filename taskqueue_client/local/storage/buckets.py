@@ -135,7 +135,7 @@ GRACE_SECONDS = 10
 """How much longer an upload URL works than the client is told."""
 
 _PREFIX = "/storage/"
-_KEPT_HEADERS = ("Content-Type", "Content-Encoding", "Content-Disposition", "Cache-Control")
+_STORED_HEADERS = ("Content-Type", "Content-Encoding", "Content-Disposition", "Cache-Control")
 _ISOLATED = {"Content-Security-Policy": "sandbox allow-scripts allow-popups allow-downloads"}
 """Keeps HTML and SVG from the origin of this server, where they could do all that the web page can."""
 _SHOWN_ALONE = "application/pdf"  # Chromium shows no PDF in a sandbox, and runs none in the origin
@@ -193,7 +193,7 @@ class Buckets:
         (bucket, key) = _address(request)
         chunks = _exactly(size, request.content.iter_any())
         try:
-            body = await self.bodies.receive(bucket, key, chunks, _kept(request), self.clock.now())
+            body = await self.bodies.receive(bucket, key, chunks, _stored_headers(request), self.clock.now())
         except (ConnectionError, web.RequestPayloadError):
             message = "You did not provide the number of bytes specified by the Content-Length HTTP header."
             return s3_error(400, "IncompleteBody", message)
@@ -303,9 +303,9 @@ async def _exactly(size: int, chunks: AsyncIterator[bytes]) -> AsyncIterator[byt
         raise web.RequestPayloadError(f"{size} bytes were announced, {size - left} came")
 
 
-def _kept(request: web.BaseRequest) -> dict[str, str]:
+def _stored_headers(request: web.BaseRequest) -> dict[str, str]:
     """Return the headers of an upload that are part of what is stored."""
-    kept = {name: request.headers[name] for name in _KEPT_HEADERS if name in request.headers}
+    kept = {name: request.headers[name] for name in _STORED_HEADERS if name in request.headers}
     return {"Content-Type": "binary/octet-stream"} | kept
 
 

@@ -86,13 +86,13 @@ class CancellationWatch:
             self._is_refused, self._bug = False, ""
         except CallFailed as error:
             if isinstance(error, InsufficientScopes) and not is_foreign(error):  # not a proxy's 403
-                self._say_refused(error)
+                self._log_refusal(error)
             else:
                 log.info("cannot poll for canceled runs, retrying: %s", error)
         except Exception as error:  # noqa: BLE001 - a bug, or a claim that the Queue cannot have made; polls must go on
-            self._say_broken(error)
+            self._log_bug(error)
 
-    def _say_refused(self, error: InsufficientScopes) -> None:
+    def _log_refusal(self, error: InsufficientScopes) -> None:
         """Say it once: the scopes do not change from one poll to the next."""
         if not self._is_refused:
             self._is_refused = True
@@ -102,19 +102,19 @@ class CancellationWatch:
                 error.status,
             )
 
-    def _say_broken(self, error: Exception) -> None:
+    def _log_bug(self, error: Exception) -> None:
         """Say it once with the traceback: the next polls, every few seconds, may fail in the same way."""
         if repr(error) != self._bug:
             self._bug = repr(error)
             log.error("cannot poll for canceled runs, retrying", exc_info=error)
 
 
-def _run_in(status: TaskStatus, run_id: int) -> Run | None:
+def _find_run(status: TaskStatus, run_id: int) -> Run | None:
     return next((each for each in status.runs if each.run_id == run_id), None)
 
 
 def _compare(run: ClaimedRun, status: TaskStatus) -> None:
-    found = _run_in(status, run.run_id)
+    found = _find_run(status, run.run_id)
     # A state that is new on the server, without `resolved`, is ignored: the next reclaim shows its meaning.
     if found is not None and (found.resolved is not None or found.state in _NOT_CLAIMED):
         resolved = found.reason_resolved
@@ -159,6 +159,6 @@ def _canceled_task(event: Event) -> str | None:
     message = event.message
     if not isinstance(message, TaskExceptionMessage) or message.run_id is None:
         return None
-    run = _run_in(message.status, message.run_id)
+    run = _find_run(message.status, message.run_id)
     is_canceled = run is not None and run.reason_resolved is ReasonResolved.CANCELED
     return message.status.task_id if is_canceled else None

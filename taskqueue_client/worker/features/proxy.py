@@ -241,7 +241,7 @@ class TaskProxy:
     async def _forward(self, request: web.BaseRequest, target: str) -> web.StreamResponse:
         if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        body, whole = await _beginning(request)
+        body, whole = await _first_bytes(request)
         once = not whole or _NEVER_REPEATED.fullmatch(f"{request.method} {target.partition('?')[0]}")
         send = partial(self._send, request, target, body, whole=whole)
         try:
@@ -290,7 +290,7 @@ class TaskProxy:
         `now` is the service's time, if it is not what the worker takes for it.
         """
         session = self._session_of_retries if anew else self._session
-        headers = _passed(request.headers)
+        headers = _forwarded_headers(request.headers)
         if body:
             headers.setdefault("Content-Type", "application/json")  # as taskcluster-proxy does
         headers["Authorization"] = self._authorization(request.method, target, now)
@@ -306,7 +306,7 @@ class TaskProxy:
                 request.method,
                 URL(target, encoded=True),
                 headers=headers,
-                data=(body if whole else _all(body, request)) if request.body_exists else None,
+                data=(body if whole else _whole_body(body, request)) if request.body_exists else None,
                 allow_redirects=False,
                 ssl=self._network.tls if target.startswith("https:") else True,
                 proxy=None if proxy is None else proxy.url,
@@ -323,7 +323,7 @@ class TaskProxy:
     async def _pass_back(
         self, request: web.BaseRequest, received: aiohttp.ClientResponse, target: str
     ) -> web.StreamResponse:
-        headers = _passed(received.headers)
+        headers = _forwarded_headers(received.headers)
         headers["X-Taskcluster-Endpoint"] = target
         headers.update(self._signer.about)
         response = web.StreamResponse(status=received.status, reason=received.reason, headers=headers)
@@ -394,7 +394,7 @@ def _shown(target: str) -> str:
     return target.partition("?")[0]
 
 
-async def _beginning(request: web.BaseRequest) -> tuple[bytes, bool]:
+async def _first_bytes(request: web.BaseRequest) -> tuple[bytes, bool]:
     """The first bytes of a body, and whether they are all of it."""
     body = bytearray()
     while len(body) < RETRIED_BODY:
@@ -405,13 +405,13 @@ async def _beginning(request: web.BaseRequest) -> tuple[bytes, bool]:
     return bytes(body), False
 
 
-async def _all(beginning: bytes, request: web.BaseRequest) -> AsyncIterator[bytes]:
+async def _whole_body(beginning: bytes, request: web.BaseRequest) -> AsyncIterator[bytes]:
     yield beginning
     async for block in request.content.iter_any():
         yield block
 
 
-def _passed(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
+def _forwarded_headers(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
     passed = CIMultiDict(headers)
     named = {name.strip().lower() for each in headers.getall("Connection", ()) for name in each.split(",")}
     for name in _HOP_BY_HOP | named:

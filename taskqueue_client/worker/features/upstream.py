@@ -201,7 +201,7 @@ _ABOUT_THE_PAYLOAD = (
 """The errors that any worker would get for the same list."""
 
 
-def as_the_payload_asks(steps: Conversation[R]) -> Conversation[R]:
+def with_outcomes_of_the_task(steps: Conversation[R]) -> Conversation[R]:
     """Download the artifacts that the payload lists; a failure is the outcome of the task, not of the worker.
 
     Otherwise a few tasks with a wrong list would shut the worker down, as repeated internal errors do. What a

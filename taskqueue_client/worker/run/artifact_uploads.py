@@ -14,7 +14,7 @@ from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.artifacts.chain_verification import CERTIFIED_LOG_NAME, CHAIN_NAME, SIGNATURE_NAME
 from taskqueue_client.artifacts.content import LOG_LINK, LOG_NAME
 from taskqueue_client.artifacts.sources import Source, open_source
-from taskqueue_client.artifacts.storage import silently
+from taskqueue_client.artifacts.storage import no_progress
 from taskqueue_client.artifacts.transfers import Transfer
 from taskqueue_client.artifacts.uploading import RunArtifact, UploadOptions, uploading
 from taskqueue_client.definitions import ErrorReason
@@ -220,7 +220,7 @@ class ArtifactUploads:
         chain, sha256 = None if source.is_gzip else self._chain, ""
         if chain is not None:
             sha256 = await converse_async(client, chain.hashed(client, source))
-        steps = uploading(Transfer(client), RunArtifact(*self._key, name), source, options, silently)
+        steps = uploading(Transfer(client), RunArtifact(*self._key, name), source, options, no_progress)
         result = await converse_async(client, steps)
         self._budget.succeeded()
         if chain is not None:

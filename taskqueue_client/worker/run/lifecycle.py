@@ -231,13 +231,13 @@ class RunLifecycle:
     async def _after_uploads(self, error: BaseException | None) -> BaseException | None:
         """Upload everything; return how the run ends: as `error` says, unless a failed upload counts more."""
         self.stage = "its artifacts are being uploaded"
-        error = await self._after(error, self._uploads.everything())
+        error = await self._upload(error, self._uploads.everything())
         signs = self._context.signing_key is not None
         if signs and (error is None or isinstance(error, TaskFailed)):
-            error = await self._after(error, self._uploads.chain_of_trust())
+            error = await self._upload(error, self._uploads.chain_of_trust())
         return error
 
-    async def _after(
+    async def _upload(
         self, error: BaseException | None, uploading: Coroutine[Any, Any, Outcome | None]
     ) -> BaseException | None:
         """Perform some of the uploads; return how the run ends."""

@@ -42,11 +42,11 @@ from taskqueue_client.worker.features.upstream import (
     DownloadOptions,
     UpstreamArtifact,
     UpstreamOptions,
-    as_the_payload_asks,
     downloading_to,
     downloading_upstream,
     upstream_of_payload,
     upstream_tasks,
+    with_outcomes_of_the_task,
 )
 from taskqueue_client.worker.outcomes import Canceled
 
@@ -426,7 +426,7 @@ class TaskRun:
             tasks = upstream_tasks(upstream)
         tracing = self._resources.tracing
         steps = downloading_upstream(queue, self.work_directory, tasks, self.log, tracing, **options)
-        return as_the_payload_asks(steps) if upstream is None else steps
+        return with_outcomes_of_the_task(steps) if upstream is None else steps
 
     def proxy(self, *, plain: bool = False, host: str = "127.0.0.1") -> AbstractContextManager[str]:
         """Start a proxy on this machine through which programs call the deployment on behalf of the task.
