@@ -35,7 +35,7 @@ def main() -> None:
         status = code if isinstance(code, int) else int(code is not None)
         if status > _BY_SIGNAL:
             _drop_rest()
-        if sys.argv[1:2] == ["work"]:  # the output of the others may wait for its reader
+        if sys.argv[1:2] == ["work"]:  # other commands wait until their output has been read
             end_process_within(LINGERING, status)
             from taskqueue_client.worker.shutdown import SIGNALS  # noqa: PLC0415 - see above
             from taskqueue_client.worker.worker_log import drop_unread_output  # noqa: PLC0415 - see above

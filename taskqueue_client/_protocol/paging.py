@@ -54,7 +54,7 @@ class Pages(Generic[PageT, Item]):
         if not token:
             return None
         if token == query.get("continuationToken") and "limit" in query:
-            # a page of nothing but known items would be followed by itself for ever
+            # A page of known items only would lead to the same page for ever: request a larger one.
             query = {**query, "limit": str(2 * int(query["limit"]))}
         call = msgspec.structs.replace(self.call, query={**query, "continuationToken": token})
         return replace(self, call=call)

@@ -235,7 +235,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         try:
             self._parser.feed_data(self._deadlines.buffer[:nbytes])
         except HttpParserError as error:
-            self._stays_open = False  # if the response was complete before
+            self._stays_open = False  # also if only bytes after a complete response are wrong
             self.fail(HTTPException(str(error)))
         except HttpParserUpgrade:
             self.fail(TransportFailed("the response switches to another protocol"))

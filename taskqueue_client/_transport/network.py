@@ -173,7 +173,7 @@ def _environment_proxy(origin: str) -> Proxy | None:
 
 
 def bypassing_proxies(url: str) -> dict[str, str]:
-    """Return the variables with which clients call a server of this machine directly, if there is a proxy."""
+    """Return the variables that make clients bypass the proxy for a URL; empty if the URL has no proxy."""
     if not _named_proxy(url):
         return {}
     others = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")  # as requests reads them

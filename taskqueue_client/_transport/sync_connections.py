@@ -129,8 +129,8 @@ class FinalResponse(HTTPResponse):
     """The final response to a request, which is read within the time of its attempt.
 
     `http.client` takes 103 Early Hints for the whole response. The connection would then be used again, and
-    the next request would receive the response to this one. It also takes a response for complete whose
-    connection ends in the head, or in place of a chunk.
+    the next request would receive the response to this one. `http.client` also accepts a response as complete
+    if the connection ends within the head or before a chunk.
     """
 
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
@@ -318,9 +318,8 @@ class StorageAttempt(Attempt):
     def __init__(self, url: str, policy: RetryPolicy, cancellation: Cancellation) -> None:
         self._head_timeout = max(policy.min_rate_window, policy.read_timeout)
         late = f"the response did not come within {self._head_timeout:g} s"
-        super().__init__(
-            policy.read_timeout, time.monotonic() + self._head_timeout, late
-        )  # of a proxy's response
+        # Until the request is sent, these bound a proxy's response to CONNECT.
+        super().__init__(policy.read_timeout, time.monotonic() + self._head_timeout, late)
         self.url = url
         self.unsent = 0
         self.policy = policy

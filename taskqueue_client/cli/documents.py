@@ -121,7 +121,7 @@ class _JsonParts:
             raise Failure(f"{self._place(text)}: {error}") from error
 
     def _place(self, token: str, count: int = 1) -> str:
-        """Return the place of the first token like this one, or a later one, outside of strings."""
+        """Return the place where a token occurs outside of strings for the first time, or the `count`-th."""
         pattern = rf'"(?:[^"\\]|\\.)*"|{re.escape(token)}'
         found = (each.start() for each in re.finditer(pattern, self._text) if each[0] == token)
         return _place(self._path, self._text[: next(islice(found, count - 1, None))])

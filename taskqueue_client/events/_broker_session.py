@@ -190,7 +190,7 @@ class BrokerSession:
                 declared = await self._channel.queue_declare(self.queue, passive=True)
             except aiormq.ChannelNotFoundEntity as error:
                 raise QueueDeleted(f"{self.queue} was deleted") from error
-            if not declared.consumer_count:  # as of a queue without a leader, which exists all the same
+            if not declared.consumer_count:  # for example, the queue exists and has no leader
                 raise BrokerLost(f"{self.queue} delivers nothing: the broker has lost its consumers")
         return declared.message_count or 0
 

@@ -126,7 +126,7 @@ class Supervisor:
         return self.plan.queue or (self._session.queue if self._session else None)
 
     def redeliver(self, delivery: Delivery) -> None:
-        """Deliver a rejected message again; a durable queue that still exists does it, and counts."""
+        """Deliver a rejected message again: by its queue if that counts deliveries, else from the buffer."""
         if delivery.session not in self._redelivering:
             self.buffer.appendleft(delivery.again())
         elif delivery.session.ended.done():

@@ -359,8 +359,8 @@ class MessageSync:
 def _wanted(task: Task, now: int) -> _Wanted | None:
     """Return the run that a task's message is about, and from when on it can be polled.
 
-    The message of a claimed run is about the next one, and hidden until the claim ends: if it expires, the
-    message is there without anybody's doing.
+    The message of a claimed run is about the next run, and hidden until the claim expires: then it becomes
+    visible by itself.
     """
     if not task.runs or task.deadline <= now:
         return None

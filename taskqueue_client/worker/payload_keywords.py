@@ -308,7 +308,10 @@ def _checked_once(
 
 
 def _copied(error: ValidationError) -> ValidationError:
-    """Return a copy whose path grows separately, without violations of alternatives: these would double."""
+    """Return a copy of a violation: jsonschema extends the path of each one that it passes on.
+
+    The copy lacks the violations of nested alternatives.
+    """
     same = {name: getattr(error, name) for name in ("validator", "validator_value", "instance", "schema")}
     return type(error)(error.message, path=error.path, schema_path=error.schema_path, **same)
 

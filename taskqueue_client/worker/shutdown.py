@@ -368,7 +368,7 @@ class Shutdown:
 
     @property
     def was_asked(self) -> bool:
-        """Whether the worker was told to shut down; False while it has only decided so itself."""
+        """Whether the worker was told to shut down; False if it has decided that itself."""
         return self._asked.is_set()
 
     def on_signal(self, number: signal.Signals) -> None:

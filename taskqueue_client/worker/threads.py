@@ -120,8 +120,8 @@ class _Thread(threading.Thread):
 class DaemonExecutor(ThreadPoolExecutor):
     """An executor for event loops over `DaemonThreads`.
 
-    When the program ends, Python waits for the threads of a plain `ThreadPoolExecutor`, so that a name server
-    or file system that hangs would keep the process from ending; such an executor then refuses further calls.
+    When the program ends, Python waits for the threads of a plain `ThreadPoolExecutor`, so a name server or a
+    file system that hangs would keep the process alive. Such an executor also refuses work from then on.
     """
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ def fulfill(future: Future[Any], work: Callable[[], Any]) -> None:
 
 
 def _ignore(_: object) -> None:
-    """Do nothing: the future already has the result."""
+    """Do nothing: `fulfill` has set the result."""
 
 
 class WorkerEventLoop(asyncio.SelectorEventLoop):

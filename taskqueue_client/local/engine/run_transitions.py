@@ -31,7 +31,7 @@ def append_run(task: Task, reason: str, now: int) -> Run:
 def enqueue(core: Core, task: Task, now: int) -> None:
     """Make a task's new run the last pending one of its priority, unless its deadline has passed."""
     if task.deadline <= now:
-        # in the very millisecond of the deadline a rerun is allowed, and its resolver may have been there
+        # A rerun is allowed in the millisecond of the deadline. The deadline's resolver may have run before.
         core.store.change("UPDATE tasks SET deadline_open = 1 WHERE task_id = ?", task.task_id)
         return
     row = (task.task_queue_id, task.priority, now, task.deadline, task.task_id, task.runs[-1].run_id)

@@ -241,7 +241,7 @@ async def run_command_async(
         while not ended.done():
             with suppress(asyncio.CancelledError):  # once is enough
                 await asyncio.wait([ended])
-        ended.exception()  # it has been seen
+        ended.exception()  # otherwise asyncio logs that nobody has retrieved it
         raise
     finally:
         del ended  # it holds what the command raised, whose traceback holds this frame

@@ -78,7 +78,10 @@ def _paths(beginning: str) -> list[str]:
 
 
 def _kill_marked(marks: tuple[bytes, ...]) -> bool:
-    """Kill processes with variables that begin so; return whether there were any. Linux only: /proc tells."""
+    """Kill processes that have a variable that begins with one of `marks`; return whether there were any.
+
+    Only Linux shows the variables of other processes, in /proc.
+    """
     try:
         if os.readlink("/proc/self") != str(os.getpid()):  # noqa: PTH115 - as above
             return False  # it shows another PID namespace: with its ids, other processes would be killed
