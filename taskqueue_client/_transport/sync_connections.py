@@ -1,4 +1,4 @@
-"""What the synchronous transports, of API calls and of storage, change in urllib3's connections.
+"""Changes of urllib3's connections for the synchronous transports, of API calls and of storage.
 
 `http.client` bounds each read, but not all reads together; it takes an interim response for the final one,
 and some truncated responses for complete ones.

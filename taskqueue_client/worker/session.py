@@ -61,7 +61,7 @@ FILES_OF_RUN = 8
 """File descriptors that a run needs: two for a command, the others for its proxy and for captured output."""
 
 _ALL_ADDRESSES = {"0.0.0.0", "::"}  # noqa: S104 - nothing listens here
-"""For a server that listens, these stand for all addresses; no other machine can connect to them."""
+"""They stand for all addresses of this machine, and are of no use in a URL for other machines."""
 
 
 class Session:

@@ -379,7 +379,10 @@ class Shutdown:
         self.request()
 
     def request(self, within: float | None = None) -> None:
-        """Begin; requested again, hurry. A shutdown by a notice, the runner or the worker is no request."""
+        """Begin to shut down; on a second request, stop all runs at once.
+
+        A shutdown that a termination notice, worker-runner or the worker has begun is not counted as one.
+        """
         if self._was_requested:
             self._hurry()
         else:
@@ -387,7 +390,7 @@ class Shutdown:
             self.begin(within)
 
     def terminate(self, within: float | None) -> None:
-        """Begin, as the runner asks."""
+        """Begin to shut down, as worker-runner asks."""
         log.warning("worker-runner has asked the worker to shut down")
         self.begin(within)
 

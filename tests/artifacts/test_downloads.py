@@ -116,7 +116,9 @@ def test_keys_that_are_not_texts_are_refused(client: EitherClient) -> None:
 
 
 @pytest.mark.parametrize("limit", [math.nan, "10", -1, 1.5, True])
-def test_a_limit_that_is_no_whole_number_is_refused(client: EitherClient, stored: bytes, limit: Any) -> None:
+def test_a_limit_that_is_not_a_whole_number_is_refused(
+    client: EitherClient, stored: bytes, limit: Any
+) -> None:
     del stored
     with pytest.raises(InvalidArgument, match=r"^max_bytes: .* expected a whole number, 0 or more"):
         client.download(NAME, max_bytes=limit)

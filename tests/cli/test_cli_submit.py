@@ -201,7 +201,9 @@ def test_keys_in_yaml_that_are_numbers_are_text(definition: dict[str, Any], queu
 
 
 @pytest.mark.usefixtures("deployment")
-def test_a_key_that_replaces_a_merged_one_is_no_duplicate(definition: dict[str, Any], queue: Queue) -> None:
+def test_a_key_that_replaces_a_merged_one_is_not_a_duplicate(
+    definition: dict[str, Any], queue: Queue
+) -> None:
     text = yaml.safe_dump({**definition, "payload": {}})
     Path("task.yml").write_text(text + "extra: {a: &a {key: 0}, x: {b: &b {<<: *a, key: 1}}, c: {<<: *b}}\n")
     (printed,) = run_json("submit", "task.yml")

@@ -569,7 +569,7 @@ def test_a_copy_that_may_have_been_created_is_named(
     assert queue.task(copy)["metadata"]["name"] == "a"
 
 
-def test_retrigger_says_that_a_response_is_no_definition(create: Create, local_queue: LocalQueue) -> None:
+def test_retrigger_says_that_a_response_is_not_a_definition(create: Create, local_queue: LocalQueue) -> None:
     local_queue.faults.add(Respond("queue.task", status=200))
     result = run("retrigger", create("a"))
     assert result.exit_code == ExitStatus.NO_RESPONSE

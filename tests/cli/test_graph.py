@@ -131,7 +131,7 @@ def test_created_may_be_text(created: datetime | str) -> None:
 
 
 @pytest.mark.parametrize("created", ["now", 5, NOW.replace(tzinfo=None)])
-def test_a_created_that_is_no_time_is_refused(created: Any) -> None:
+def test_a_created_that_is_not_a_time_is_refused(created: Any) -> None:
     for plan, wrong in ((plan_graph, document(a={})), (plan_task, DEFAULTS)):
         with pytest.raises(InvalidArgument, match=r"^created: "):
             plan(wrong, created=created)
@@ -499,7 +499,7 @@ def test_a_planned_graph_that_differs_from_the_submitted_one_is_an_error(queue: 
 
 
 @pytest.mark.parametrize("seed", ["", 1])
-def test_a_seed_that_is_no_text_is_refused(seed: Any) -> None:
+def test_a_seed_that_is_not_a_str_is_refused(seed: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"seed: .* expected a string"):
         plan_graph(document(a={}), seed=seed)
 
@@ -668,7 +668,7 @@ def test_following_a_group_yields_each_change_and_ends_when_all_tasks_are_settle
 
 
 @pytest.mark.parametrize("interval", ["2 seconds", None, True, -1, float("nan"), float("inf")])
-def test_an_interval_that_is_no_number_of_seconds_is_refused_at_once(
+def test_an_interval_that_is_not_a_number_of_seconds_is_refused_at_once(
     queue: Queue, async_queue: AsyncQueue, interval: Any
 ) -> None:
     both: list[tuple[Any, Any]] = [(follow_group, queue), (follow_group_async, async_queue)]

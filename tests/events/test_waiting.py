@@ -144,7 +144,7 @@ def test_an_asynchronous_listener_is_refused_where_nothing_is_awaited(function: 
 
 
 @pytest.mark.parametrize("function", [wait_for_task_async, wait_for_group_async])
-async def test_what_is_no_listener_is_refused(function: Any) -> None:
+async def test_a_value_that_is_not_a_listener_is_refused(function: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"^listener: 'x'.* expected AsyncListener or None"):
         await function(AsyncScripted(*LIFE), TASK, listener="x", clock=RestlessClock())
 

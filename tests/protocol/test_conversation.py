@@ -267,7 +267,7 @@ def iter_nothing() -> Conversation[None]:
     yield from ()
 
 
-def test_a_conversation_that_is_no_stream_cannot_give_items(perform: Perform) -> None:
+def test_a_conversation_that_is_not_a_stream_cannot_give_items(perform: Perform) -> None:
     def stream() -> Conversation[None]:
         yield from Item("first")
 

@@ -62,7 +62,7 @@ def test_a_response_with_a_known_end_is_complete_and_unreadable(wire: Wire, head
         wire.decode(CALL, Response(200, dict([header]), b'{"a": 1'))
 
 
-def test_a_time_to_retry_that_has_passed_is_no_wait(wire: Wire, clock: MovableClock) -> None:
+def test_a_time_to_retry_that_has_passed_is_not_waited_for(wire: Wire, clock: MovableClock) -> None:
     past = formatdate(clock.now() - 100, usegmt=True)
     with pytest.raises(errors.ServerError) as refused:
         wire.decode(CALL, Response(503, {"retry-after": past}, b""))

@@ -157,7 +157,7 @@ def test_a_value_that_is_not_allowed_is_refused_by_name(name: str, given: Any) -
 
 
 @pytest.mark.parametrize("name", ["max_idle", "metrics_port", "live_log_url"])
-def test_the_text_null_is_no_value_of_an_optional_setting(tmp_path: Path, name: str) -> None:
+def test_the_text_null_is_not_a_value_of_an_optional_setting(tmp_path: Path, name: str) -> None:
     """As an option it left the value of the file in place, as a variable it did not."""
     file = written(tmp_path / "worker.yml", "max_idle: 60\nmetrics_port: 9400\n")
     variable = f"TASKQUEUE_{name.upper()}"

@@ -147,7 +147,7 @@ def test_a_worker_that_has_had_no_response_from_the_queue_has_not_been_idle(worl
                 working.wait_for_end()
 
 
-def test_a_failed_claim_request_before_the_last_one_is_no_error_at_max_idle(world: World) -> None:
+def test_a_failed_claim_request_before_the_last_one_is_not_an_error_at_max_idle(world: World) -> None:
     task_id = world.create()
     world.local.faults.add(Respond(endpoint="queue.claimWork", status=503))
     worker = worker_for(world, lambda _: None, max_idle=60.0)

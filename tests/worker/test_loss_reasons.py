@@ -235,7 +235,7 @@ def test_a_limit_of_threads_is_named_as_the_cause_of_a_failed_upload() -> None:
     assert str(outcome).startswith(cause)
 
 
-def test_a_lost_response_that_says_how_to_upload_is_no_bug_of_the_worker() -> None:
+def test_a_lost_response_that_says_how_to_upload_is_not_a_bug_of_the_worker() -> None:
     outcome = outcome_of_failed_upload("public/x", UploadAlreadyBegun("public/x"))
     assert isinstance(outcome, ResourceUnavailable)
 

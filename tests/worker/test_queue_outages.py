@@ -719,7 +719,7 @@ class TestClaiming:
         ],
         ids=["nginx", "Apache", "Varnish", "at once", "the Queue", "another error"],
     )
-    async def test_a_long_poll_that_a_proxy_cuts_off_is_no_outage(
+    async def test_a_long_poll_that_a_proxy_cuts_off_is_not_an_outage(
         self,
         queue: AsyncQueue,
         told: Told,

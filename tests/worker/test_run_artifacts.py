@@ -631,7 +631,7 @@ def test_a_prefix_that_no_artifact_may_have_is_refused(world: World) -> None:
 
 
 @pytest.mark.parametrize("prefix", [None, 0, b""])
-def test_a_prefix_that_is_no_text_is_refused(world: World, prefix: Any) -> None:
+def test_a_prefix_that_is_not_a_str_is_refused(world: World, prefix: Any) -> None:
     error = _refused(world, lambda task: task.upload_artifacts(prefix, "."))
     assert str(error) == f"prefix: {prefix!r} is not valid; expected str"
 
@@ -647,7 +647,7 @@ def test_without_a_prefix_names_are_paths_in_the_directory(world: World) -> None
 
 
 @pytest.mark.parametrize("given", [5, "\ud800"])
-def test_a_text_that_is_no_text_is_refused(world: World, given: Any) -> None:
+def test_an_argument_text_that_is_not_a_str_is_refused(world: World, given: Any) -> None:
     assert _refused(world, lambda task: task.upload_artifact("public/x", text=given)).argument == "text"
 
 

@@ -60,7 +60,7 @@ def test_a_run_s_directory_is_removed_with_all_that_is_in_it(tmp_path: Path) -> 
         assert list(directories.path.iterdir()) == []
 
 
-def test_a_directory_that_its_task_has_removed_is_no_problem(tmp_path: Path) -> None:
+def test_a_directory_that_its_task_has_removed_is_not_an_error(tmp_path: Path) -> None:
     with WorkDirectories(tmp_path) as directories:
         path = directories.make("run")
         path.rmdir()
@@ -192,7 +192,7 @@ def test_the_directory_of_a_worker_that_was_killed_is_removed_by_the_next_one(
             assert list(tmp_path.iterdir()) == [directories.path]
 
 
-def test_a_directory_that_another_worker_removes_at_the_same_time_is_no_problem(
+def test_a_directory_that_another_worker_removes_at_the_same_time_is_not_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def glob(path: Path, pattern: str) -> Generator[Path]:  # what it finds is gone a moment later
@@ -457,7 +457,7 @@ except OSError as error:
 """
 
 
-def test_a_full_disk_is_no_wrong_setting_as_a_restart_helps_later(tmp_path: Path) -> None:
+def test_a_full_disk_is_not_a_wrong_setting_as_a_restart_helps_later(tmp_path: Path) -> None:
     """A service manager does not restart a worker whose setting is wrong."""
     command = [sys.executable, "-c", ON_A_FULL_DISK]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}

@@ -110,7 +110,7 @@ def test_lines_for_which_the_disk_has_no_space_are_counted_as_well(pipe: Pipe) -
     assert pipe.read() == MISSING % "1 line" + "two\n"
 
 
-def test_a_reader_that_is_gone_is_no_error(pipe: Pipe) -> None:
+def test_a_reader_that_is_gone_is_not_an_error(pipe: Pipe) -> None:
     pipe.close_reader()
     pipe.log("one")
 
@@ -124,14 +124,14 @@ def test_a_message_that_cannot_be_formatted_is_skipped(
     assert "Arguments: ('one',)" in capsys.readouterr().err
 
 
-def test_a_closed_standard_error_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_standard_error_is_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)
     logger = logging.getLogger("test_closed")
     logger.addHandler(log_handler())
     logger.warning("nobody sees it")
 
 
-def test_a_standard_error_that_is_no_file_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_standard_error_that_is_not_a_file_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     written = StringIO()
     monkeypatch.setattr(sys, "stderr", written)
     logger = logging.getLogger("test_no_file")

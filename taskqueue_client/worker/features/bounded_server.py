@@ -32,7 +32,7 @@ WAITING = 1024
 
 
 def _is_about_the_server(record: logging.LogRecord) -> bool:
-    """Keep requests that are no HTTP out of the log: a stranger could fill it, and their paths are secret."""
+    """Return False for a request that is not HTTP: strangers could fill the log, and its path is secret."""
     return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
 
 

@@ -88,7 +88,7 @@ def test_every_offset_token_can_be_read_back() -> None:
 
 
 @pytest.mark.parametrize("token", ["", "a", "abcdef", "qzxkXG8ZWb", "1" * 100])
-def test_other_texts_are_no_offset_tokens(token: str) -> None:
+def test_other_texts_are_not_offset_tokens(token: str) -> None:
     assert pages.decode_offset(token) is None
 
 

@@ -210,7 +210,7 @@ def test_a_byte_order_mark_and_wrong_utf8_are_accepted(wire: Wire, prefix: bytes
     assert wire.send("POST", f"{QUEUE}/tasks/status", key=wire.root, body=body, headers=headers).status == 200
 
 
-def test_a_byte_order_mark_alone_is_no_body(wire: Wire) -> None:
+def test_a_byte_order_mark_alone_is_not_a_body(wire: Wire) -> None:
     headers = {"Content-Type": "application/json"}
     resource = f"{QUEUE}/tasks/status"
     assert wire.send("POST", resource, key=wire.root, body=b"\xef\xbb\xbf", headers=headers).status == 200
