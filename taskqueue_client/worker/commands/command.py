@@ -34,12 +34,12 @@ from .run_processes import Guardian, RunProcesses
 from .task_log import Output, TaskLog
 
 Command = Sequence[str | os.PathLike[str]] | str
-"""A program and its arguments, or a text for the shell."""
+"""A program and its arguments, or a str for the shell."""
 
 _SHELL = "/bin/sh"
 
 CAPTURE_LIMIT = 16 * 1024 * 1024
-"""Bytes of each stream that `capture` keeps at most: more belongs into a file, not into memory."""
+"""Bytes of each stream that `capture` keeps at most: larger output belongs in a file, not in memory."""
 
 _WORKER_TROUBLE = {
     errno.EAGAIN: ": raise the limit of processes (`ulimit -u`, or that of the container)",
@@ -58,7 +58,7 @@ class CommandOptions(TypedDict, total=False):
     Attributes:
         env: Variables to add to the command's environment.
         pass_credentials: Allow credentials in `env`; default: False.
-        shell: Let `/bin/sh` run a text; default: False.
+        shell: Let `/bin/sh` run the command, which is a str; default: False.
         cwd: The directory to run in, relative to the work directory; default: the work directory.
         input: What the command reads from its standard input; text is encoded as UTF-8. Default: nothing.
         capture: The output that the result contains, in addition to the log: `"stdout"`, `"stderr"` or, with
@@ -97,7 +97,7 @@ class CommandContext:
         processes: All processes that commands start.
         variables: Variables that all commands get, such as `TASK_ID`.
         grace: Seconds between SIGTERM and SIGKILL.
-        signaled: Gets the end of each command that somebody else has told to end, in words.
+        signaled: Gets a text such as `make: signal SIGTERM` if a signal not from the worker ends a command.
     """
 
     log: TaskLog
@@ -122,10 +122,10 @@ class CommandResult:
         duration: Seconds.
         user_time: Seconds of processor time, with that of the descendants that it has waited for.
         system_time: The same, spent in the kernel.
-        peak_memory: Bytes: the largest resident size of any one of these processes. Linux counts the
-            worker's own size with it, so that a smaller command looks as large as the worker.
-        stdout: What the command printed, as far as `capture` asked for it; otherwise None. UTF-8; bytes
-            that are not are kept as `os.fsdecode` keeps them, so that names of files survive.
+        peak_memory: Bytes: the largest resident size of any one of these processes. On Linux, a command that
+            is smaller than the worker looks as large as the worker.
+        stdout: The captured standard output, decoded as UTF-8; None if it was not captured. Bytes that are
+            not UTF-8 are decoded as `os.fsdecode` does, so that names of files survive.
         stderr: The same for its standard error.
     """
 
@@ -210,7 +210,7 @@ class CommandNotStarted(TaskFailed):
 
 
 _OUT_OF_MEMORY = (
-    "the kernel killed a process of this machine for lack of memory while %s ran: perhaps a part of it"
+    "the kernel killed a process of this machine for lack of memory while %s ran: perhaps this command's"
 )
 
 
@@ -230,7 +230,7 @@ async def run_command_async(
 ) -> CommandResult:
     """Run a command as `run_command` does, without blocking the event loop.
 
-    A command whose awaiting is canceled is ended, and waited for.
+    If the caller is canceled, the command is ended, and its end awaited.
     """
     run = _Run(command, context, options)
     ended = _start(run)
@@ -239,16 +239,16 @@ async def run_command_async(
     except asyncio.CancelledError:
         run.abandoned.set()
         while not ended.done():
-            with suppress(asyncio.CancelledError):  # once is enough
+            with suppress(asyncio.CancelledError):  # one cancellation is enough
                 await asyncio.wait([ended])
         ended.exception()  # otherwise asyncio logs that nobody has retrieved it
         raise
     finally:
-        del ended  # it holds what the command raised, whose traceback holds this frame
+        del ended  # it refers to the command's error, whose traceback refers to this frame
 
 
 def _start(run: _Run) -> asyncio.Future[CommandResult]:
-    """Start a command in a separate thread, as the shared executor has few."""
+    """Start a command in a separate thread: the shared executor has few threads."""
     future: Future[CommandResult] = Future()
     name = f"command {run.program}"
     work = (fulfill, future, run.result)
@@ -284,7 +284,7 @@ class _Run:
         self.abandoned = threading.Event()
 
     def _quoted(self, context: CommandContext) -> str:
-        """Return the command for the log. Quoting would hide a secret with an apostrophe from its masking."""
+        """Return the command for the log, masked before it is quoted: quoting changes some secrets."""
         return shlex.join(masked_text(each, context.log.secrets) for each in self._args)
 
     def _environment(self, options: CommandOptions) -> dict[str, str]:
@@ -323,14 +323,14 @@ class _Run:
         return result
 
     def _run(self, span: Span) -> tuple[bool, Ended | None]:
-        """Start the command, and see it through."""
+        """Run the command; return whether it ended by itself, and how, or None if it cannot be killed."""
         context = self._context
         with ExitStack() as stack:
             for name in ("stdout", "stderr") if self._captured else ("stdout",):
                 stream = Output(context.log, CAPTURE_LIMIT if name in self._captured else None)
                 self._streams[name] = stack.enter_context(stream)
             with self._process() as process:
-                self._killed_before = out_of_memory_kills()  # now, as the command does not wait for it
+                self._killed_before = out_of_memory_kills()  # now: it does not delay the command
                 span.set("process.pid", process.pid)
                 context.guardian.add(process.pid)
                 stack.callback(context.guardian.remove, process.pid)
@@ -353,21 +353,21 @@ class _Run:
         except OSError as error:
             advice = _WORKER_TROUBLE.get(error.errno or 0)
             is_chosen = os.devnull in {self.program, str(self._cwd)}
-            if advice is None and error.filename == os.devnull and not is_chosen:  # a task has removed it
+            if advice is None and error.filename == os.devnull and not is_chosen:  # a task removed it
                 advice = f": {os.devnull}"
             if advice is not None:
                 raise InternalError(f"the worker cannot start commands: {error.strerror}{advice}") from error
             raise CommandNotStarted(self.program, self._reason(error)) from error
 
     def _reason(self, error: OSError) -> str:
-        """Return why the program was not started. The system calls a script missing if its interpreter is."""
+        """Return why a program was not started. The system names the script if its interpreter is missing."""
         is_program = error.errno == errno.ENOENT and error.filename == self.program
         if is_program and os.sep in self.program and (self._cwd / self.program).exists():
-            return "its interpreter does not exist, which the first line of a script names"
+            return "its interpreter does not exist, which the first line of the script names"
         return str(error)
 
     def _follow(self, process: CommandProcess) -> bool:
-        """See the command through; return whether it ended by itself."""
+        """Wait for the end of the command, or end it; return whether it ended by itself."""
         deadline = time.monotonic() + self._timeout
         finished = process.wait(deadline, self._is_stopped)
         if process.end_tree(self._context.grace) and finished:
@@ -395,7 +395,7 @@ class _Run:
 
 
 def _was_told_to_end(result: CommandResult) -> bool:
-    """Return whether a signal that asks for the end has ended the command; shells add 128 to its number."""
+    """Return whether SIGTERM, SIGINT or SIGHUP ended the command. Shells return its number plus 128."""
     return (result.signal or (result.exit_code or 0) - 128) in _TOLD_TO_END
 
 
@@ -408,7 +408,7 @@ def _check_options(options: Mapping[str, object]) -> None:
 
 
 def _captured(capture: object) -> tuple[str, ...]:
-    """The names of the streams to capture."""
+    """Return the names of the streams to capture."""
     try:
         return _CAPTURES[capture]
     except (KeyError, TypeError):
@@ -434,7 +434,7 @@ def _encoded(given: object) -> bytes:
 
 
 def _arguments(command: Command, *, shell: bool) -> list[str]:
-    """The program and its arguments, as the system takes them."""
+    """Return the program and its arguments as strings."""
     allowed = "a list of a program and its arguments; with shell=True, a str"
     check_kind("command", command, Iterable, allowed)
     if shell != isinstance(command, str) or isinstance(command, Mapping):

@@ -37,17 +37,17 @@ BUSY = 2.0
 """Seconds for which the start of a program is retried."""
 
 _MOMENTARY = {errno.ETXTBSY, errno.EAGAIN}
-"""Errors that may be gone in a moment. A program may be open for writing: a handler that has just written it
-has closed it, but a process that another thread started meanwhile has it open, too, until it executes its own
-program. And other runs may use as many processes as the user or the container may have."""
+"""Errors that may be gone in a moment. ETXTBSY: the handler has written and closed the program, but a process
+that another thread was starting has it open, too, until it executes its own program. EAGAIN: other runs have
+started as many processes as the user or the container may have."""
 
 _FORBIDDEN = (errno.EACCES, errno.ENOSYS, errno.EPERM)  # how sandboxes and old kernels refuse a system call
 
 TICK = 0.02
-"""Seconds between looks whether processes that got a signal are gone."""
+"""Seconds between checks whether processes that got a signal are gone."""
 
 GONE_WITHIN = 10.0
-"""Seconds that a process has to be gone after SIGKILL; one that hangs in the kernel is left alone then."""
+"""Seconds to wait for the end of a process after SIGKILL: a process may hang in the kernel for ever."""
 
 
 class Ended(NamedTuple):
@@ -65,17 +65,17 @@ class Ended(NamedTuple):
 
 
 class CommandProcess:
-    """A running command. Leaving the context ends what is left of it. Used by one thread.
+    """A running command. Leaving the context ends all its processes. Used by one thread.
 
     `content` is its standard input. Its standard error goes to `stdout` by default. With `keep_children`, its
-    children are left alone when it has ended by itself.
+    children are not ended if it has ended by itself.
 
     Attributes:
         pid: Its process id, and that of its process group and session.
         ended: How it ended; None as long as it runs.
 
     Raises:
-        OSError: It cannot be started.
+        OSError: The command cannot be started.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class CommandProcess:
     def _new_pipe(self, write: Write, ends: ExitStack) -> int:
         """Create a pipe whose content is passed to `write`; return the end for the command.
 
-        Before Python 3.11.4, `Popen` leaves pipes that it has created open when descriptors run out.
+        `Popen` does not create it: before Python 3.11.4, it leaves its pipes open when descriptors run out.
         """
         start, end = os.pipe()
         self._readers[start] = write
@@ -127,7 +127,7 @@ class CommandProcess:
             os.close(each)
 
     def wait(self, deadline: float, is_stopped: Callable[[], bool]) -> bool:
-        """Copy output until the process ends; return False if the wait was stopped before.
+        """Copy output until the process ends; return False if `is_stopped` or the deadline came first.
 
         The deadline is on `time.monotonic`.
         """
@@ -141,14 +141,14 @@ class CommandProcess:
     def end_tree(self, grace: float) -> bool:
         """Ask all processes of the tree to end, kill them after `grace` seconds; copy their output meanwhile.
 
-        Return whether any have ended. Zombies stay in the group until their new parent reaps them.
+        Return whether any have ended; zombies that their new parent has not reaped yet do not count.
         """
         if self._has_ended() and (self._keep_children or not self._tree.has_group()):
             return False
         return bool(end_processes(self._living, grace, lambda: self._copy(TICK)))
 
     def drain(self) -> None:
-        """Copy the output so far; a process that left the tree may go on printing forever."""
+        """Copy the output so far, a full pipe at most: a process that left the tree may print forever."""
         for each in self._readers:
             left = FULL_PIPE
             while left > 0 and (count := self._read(each)):
@@ -165,7 +165,7 @@ class CommandProcess:
             self._close_pipes()
 
     def _end_of_process(self) -> int | None:
-        """Open a file descriptor that becomes readable when the process ends, where the system has that."""
+        """Open a file descriptor that becomes readable when the process ends; None if the system has none."""
         with suppress(AttributeError, OSError):  # not Linux, or too old
             handle = os.pidfd_open(self.pid)
             self._poll.register(handle, select.POLLIN)
@@ -215,7 +215,7 @@ class CommandProcess:
 def _started(
     args: Sequence[str], cwd: Path, env: Mapping[str, str], streams: tuple[int | IO[bytes], int, int]
 ) -> subprocess.Popen[bytes]:
-    """Start a program; wait for `BUSY` seconds if that fails for a momentary cause."""
+    """Start a program; retry for `BUSY` seconds if that fails with a momentary error."""
     stdin, stdout, stderr = streams
     directory = os.fspath(cwd)  # errors show it as it is given
     until = time.monotonic() + BUSY
@@ -237,7 +237,7 @@ def _started(
 
 
 def unnamed_file() -> IO[bytes]:
-    """Open a file without a name: in memory where the system has that, as it may hold a secret."""
+    """Open a file without a name: in memory if the system can, as the content may be secret."""
     try:
         return os.fdopen(os.memfd_create("unnamed"), "w+b")
     except (AttributeError, OSError) as error:  # not Linux, or forbidden
@@ -249,8 +249,8 @@ def unnamed_file() -> IO[bytes]:
 class ProcessTree:
     """A process that leads its session, and its descendants, even those that left the session.
 
-    Known are those in its session and group, and the children of those that are known. A process that
-    leaves the session and loses its parent before anybody looks is not in the tree: see `RunProcesses`.
+    `survivors` finds the session, the group, processes that it has found before, and children of all these.
+    A process that leaves the session and loses its parent between two calls is lost: see `RunProcesses`.
     """
 
     def __init__(self, leader: int) -> None:
@@ -258,7 +258,7 @@ class ProcessTree:
         self._known: set[tuple[int, int]] = set()
 
     def has_group(self) -> bool:
-        """Whether anything, if only a zombie, is in the leader's group: quick to tell."""
+        """Return whether a process, if only a zombie, is in the leader's group. Faster than `survivors`."""
         try:
             os.killpg(self._leader, 0)
         except OSError as error:
@@ -266,10 +266,10 @@ class ProcessTree:
         return True
 
     def survivors(self) -> list[int]:
-        """Return the process ids of those that live, the oldest first, so that parents precede children.
+        """Return the ids of the processes that live, the oldest first, so that parents precede children.
 
-        The id of the group, negative, where /proc cannot be read: on other systems, or without a free
-        file descriptor.
+        If /proc cannot be read, as on other systems or without a free file descriptor, the only id is that of
+        the group, negative.
         """
         try:
             found = sorted(linux.living(), key=attrgetter("started", "pid"))
@@ -300,7 +300,7 @@ def end_processes(
     """Ask processes to end (SIGTERM), and kill those that are still there after `grace` seconds (SIGKILL).
 
     `living` returns the ids of those that are alive, parents before their children; `wait` waits a moment
-    between two looks. They are killed earlier if `is_hurried` returns True. Return how many have ended.
+    between two calls of `living`. If `is_hurried` returns True, `grace` ends. Return how many have ended.
     """
     asked, left = _signal(signal.SIGTERM, living, grace, wait, is_hurried)
     if left:
@@ -320,8 +320,8 @@ def _signal(
 ) -> tuple[set[int], list[int]]:
     """Send a signal to each process once; return those that got the signal, and those that live on.
 
-    A parent before its children: a shell whose child is gone before the shell has the signal goes on.
-    What a process starts after its SIGTERM gets none while its parent lives: it may clean up.
+    Parents get the signal before their children: a shell whose child ends first would run its next command.
+    Children that a process starts after its SIGTERM get none while the process lives: they may clean up.
     """
     deadline = time.monotonic() + timeout
     told: set[int] = set()
@@ -339,7 +339,7 @@ def _signal(
 
 
 def _is_child(pid: int, parents: Container[int]) -> bool:
-    """Whether one of these is the parent of the process."""
+    """Return whether one of `parents` is the parent of the process."""
     try:
         return int(linux.stat(pid)[1]) in parents
     except OSError:  # it is gone, or there is no /proc

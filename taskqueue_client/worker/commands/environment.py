@@ -93,8 +93,8 @@ class CommandEnvironment:
 
         Raises:
             InvalidArgument: `pass_credentials` is off, and `given` contains `CREDENTIALS`, or a secret of the
-                worker's environment with the same value, as in `{**os.environ}`; or it contains a name or a
-                value that no environment can have. No value is shown.
+                worker's environment with the same value, as in `{**os.environ}`; or `given` contains a
+                name or value that no environment can have. The error shows no value.
         """
         _check(given)
         worker, passed = self._sorted = self._sort(dict(self._worker), task)
@@ -146,7 +146,7 @@ _NO_SECRETS = (
 
 
 def _bypassing_http_proxies(environment: dict[str, str]) -> dict[str, str]:
-    """Let calls to the proxy of the run bypass HTTP proxies, for which its address is another machine's."""
+    """Let calls to the proxy of the run bypass HTTP proxies, which cannot reach its address."""
     if "TASKCLUSTER_PROXY_URL" not in environment or environment.keys().isdisjoint(_HTTP_PROXIES):
         return environment
     found = _RUN_PROXY.match(environment["TASKCLUSTER_PROXY_URL"])
@@ -179,7 +179,7 @@ def _check(given: object) -> None:
         if not is_system_text(value):
             is_text = isinstance(value, str)
             finding = "has NUL or a lone surrogate" if is_text else f"is of type {type(value).__name__}"
-            # The name, by which the payload is found to have this variable: the value may be secret.
+            # Not the value, which may be secret: `outcome_of` finds the name in the payload.
             raise InvalidArgument(f"env[{name!r}]", name, f"a str {SYSTEM_TEXT}", f"its value {finding}")
 
 

@@ -1,7 +1,7 @@
 """The guardian process, which kills the processes that a worker has started if the worker is killed.
 
-It is run as a script. It imports no module of this package, and only those of Python that every start of it
-imports: `signal` and `contextlib` would double the time in which it starts. Its arguments are
+It is run as a script. It imports no module of this package, and only small ones of Python: `signal` and
+`contextlib` would double the time in which it starts. Its arguments are
 
 - the beginning of an environment variable, `NAME=value`, which all processes of the worker's runs have,
 - the beginning of the paths of the worker's control groups; empty if it has none,
@@ -9,8 +9,8 @@ imports: `signal` and `contextlib` would double the time in which it starts. Its
 - a descriptor that becomes readable when the worker is gone, if the system has such descriptors. The end of
   the standard input is not enough: a process that the worker has forked may hold it open.
 
-A worker that ends in good order writes to the standard input: the variables of the runs that are left, and at
-last a full stop, each followed by a NUL. It starts the guardian with the signals blocked that would end it.
+A worker that ends in good order writes to the standard input the variables of the runs that have not ended,
+then a full stop, each followed by a NUL. It starts the guardian with SIGTERM, SIGINT and SIGHUP blocked.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ SIGKILL = 9
 GROUP_SIZE = 8
 
 STARTING = 1.0
-"""Seconds: a command that is being started shows its environment by then."""
+"""Seconds to search at least: a command that is just being started shows its environment by then."""
 
 SEARCH_TIMEOUT = 10.0
-"""Seconds after which processes that keep appearing are left alone."""
+"""Seconds to search at most, if new processes keep appearing."""
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def _marks_at_the_end(marked: bytes, handles: list[int]) -> tuple[bytes, ...]:
-    """Wait until the worker is gone; return the variables of the processes that it has left."""
+    """Wait until the worker is gone; return the variables of the processes to kill."""
     poll = select.poll()
     for each in handles:
         poll.register(each, select.POLLIN)
@@ -65,7 +65,7 @@ def _groups(handle: int) -> list[int]:
     content = os.pread(handle, os.fstat(handle).st_size, 0)
     places = range(0, len(content), GROUP_SIZE)
     found = [int.from_bytes(content[each : each + GROUP_SIZE], "little") for each in places]
-    return [each for each in found if each > 1]  # 0 is a free place; -1 would stand for all processes
+    return [each for each in found if each > 1]  # 0 is a free place; killing -1 would kill all processes
 
 
 def _paths(beginning: str) -> list[str]:
@@ -84,7 +84,7 @@ def _kill_marked(marks: tuple[bytes, ...]) -> bool:
     """
     try:
         if os.readlink("/proc/self") != str(os.getpid()):  # noqa: PTH115 - as above
-            return False  # it shows another PID namespace: with its ids, other processes would be killed
+            return False  # /proc of another PID namespace: its ids stand for other processes here
         pids = [each for each in os.listdir("/proc") if each.isdecimal()]  # noqa: PTH208 - as above
     except OSError:  # not Linux: there is no /proc
         return False

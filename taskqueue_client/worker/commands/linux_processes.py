@@ -1,7 +1,7 @@
 """The processes of this machine, as Linux shows them in `/proc`, and control groups (version 2).
 
-Functions about processes raise an OSError if there is no `/proc`, or no file descriptor is free. Without
-pathlib, which would double the time that each run with a command spends here.
+Functions about processes raise an OSError if there is no `/proc`, or no file descriptor is free. Only what is
+cached uses pathlib, which would double the time that each run with a command spends here.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ PROC = "/proc"
 COUNTERS = f"{PROC}/vmstat"
 
 GONE_OR_HIDDEN = (ProcessLookupError, FileNotFoundError, PermissionError)
-"""Errors of looking at a process that is gone, or another user's. So are all threads of the kernel."""
+"""Errors of reading about a process that is gone or belongs to another user, as threads of the kernel do."""
 
 STARTING = 1.0
 """Seconds to wait for the environment of a process that is about to start a program."""
 
 
 def check_proc() -> None:
-    """Raise an OSError unless /proc shows this process: that of another PID namespace has other ids."""
+    """Raise an OSError unless /proc shows this process: a /proc of another PID namespace does not."""
     if os.readlink(f"{PROC}/self") != str(os.getpid()):
         raise FileNotFoundError(errno.ENOENT, "not mounted for this PID namespace", str(PROC))
 
@@ -59,22 +59,22 @@ class Process(NamedTuple):
     parent: int
     group: int
     session: int
-    started: int  # with the pid, what tells a process from a later one with the same pid
+    started: int  # distinguishes a process from a later one with the same pid
 
 
 def living() -> Iterator[Process]:
-    """Yield all processes but zombies."""
+    """Yield all processes except zombies and this process."""
     for pid in pids():
         with suppress(*GONE_OR_HIDDEN):
             fields = stat(pid)
-            # One whose first thread has ended looks like a zombie while its other threads go on.
+            # A process whose first thread has ended looks like a zombie while its other threads run.
             if fields[0] not in b"ZX" or int(fields[17]) > 1:
                 parent, group, session, started = map(int, (*fields[1:4], fields[19]))
                 yield Process(pid, parent, group, session, started)
 
 
 def environment(pid: int) -> bytes:
-    """Return the environment of a process, also of one whose program `execve` is replacing."""
+    """Return the environment of a process; wait while `execve` is replacing its program."""
     deadline = time.monotonic() + STARTING
     while not (found := _environment(pid)) and _has_more(pid) and time.monotonic() < deadline:
         time.sleep(0.001)
@@ -82,7 +82,7 @@ def environment(pid: int) -> bytes:
 
 
 def _environment(pid: int) -> bytes:
-    """Return the environment as it is now; empty if a process of this user is hidden, but may not stay so.
+    """Return the environment as it is now; empty if a new process of this user hides it for the moment.
 
     `protect_process` hides this process, and its new children as well until `execve` is done.
     """
@@ -96,12 +96,12 @@ def _environment(pid: int) -> bytes:
 
 
 def _age(pid: int) -> float:
-    """Return for how many seconds a process has been there."""
+    """Return the seconds since a process was started."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat(pid)[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def _has_more(pid: int) -> bool:
-    """Whether a process has an environment, or will have one, although none was read.
+    """Return whether a process has an environment, or will have one, although none was read.
 
     While `execve` replaces the program, its memory has no place for an environment yet. A file that was
     opened before shows the former memory, of which nothing is left. A zombie has no memory.
@@ -112,9 +112,10 @@ def _has_more(pid: int) -> bool:
 
 
 class Listing:
-    """Which processes there are, and since when: the environment of an old one need not be read again.
+    """The processes of this machine, and the look at /proc that found each first.
 
-    With the pid, the number of its directory tells a process from a later one with the same pid.
+    The environments of older processes need not be read again. The inode of its directory distinguishes a
+    process from a later one with the same pid.
 
     Attributes:
         looks: How often /proc was listed.
@@ -126,7 +127,7 @@ class Listing:
         self._lock = threading.Lock()
 
     def look(self, first_look: int) -> set[int]:
-        """List /proc; return the ids of the processes that were first seen in that look or later."""
+        """List /proc; return the ids of the processes that `first_look` or a later look has found first."""
         check_proc()
         with self._lock:
             with os.scandir(PROC) as entries:
@@ -140,11 +141,11 @@ listing = Listing()
 
 
 def pids(first_look: int = 0) -> Iterator[int]:
-    """Yield the ids of all processes but this one, at last of those that have started since the first.
+    """Yield the ids of all processes except this one, and then of those that have started meanwhile.
 
-    Without these, a process that starts another one and ends, as daemons do, would hide both: one is gone
-    when it is looked at, the other is not listed yet. Those that were listed before `first_look` are passed
-    over.
+    Otherwise a process that starts another one and ends, as daemons do, would hide both: the first is gone
+    when it is looked at, the second was not listed yet. Processes that were listed before `first_look` are
+    left out.
     """
     seen = {os.getpid()}
     while new := listing.look(first_look) - seen:
@@ -168,7 +169,7 @@ class ControlGroup:
 
     @classmethod
     def create(cls, name: str) -> ControlGroup | None:
-        """Return a new one; None where this process may not create one, or has none itself."""
+        """Return a new group; None if this process may not create one, or is in none itself."""
         path = path_of(name)
         if path is not None:
             with suppress(OSError):
@@ -185,7 +186,7 @@ class ControlGroup:
     def add(self, pid: int) -> None:
         """Put a process and its descendants into the group, unless they are gone, or may not be moved.
 
-        A parent before its children: those that it starts afterwards are in the group.
+        A parent is put there before its children: children that it starts later are in the group, too.
         """
         pending = [pid]
         while pending:
@@ -198,17 +199,17 @@ class ControlGroup:
     def processes(self) -> list[int]:
         """Return the processes in the group, and in the groups that they have created below it."""
         with suppress(OSError):
-            if b"populated 1" in _read(f"{self.path}/cgroup.events"):  # of those below, too
+            if b"populated 1" in _read(f"{self.path}/cgroup.events"):  # also for groups below
                 groups = [group for group, _, _ in os.walk(self.path)]
                 return [int(pid) for group in groups for pid in _read(f"{group}/cgroup.procs").split()]
         return []
 
     def remove(self) -> None:
-        """Remove the group with those below it, and kill what is left in them."""
+        """Remove the group and those below it; kill the processes that are left in them."""
         with suppress(OSError):
             os.rmdir(self.path)
             return
-        with suppress(OSError):  # Linux before 5.14
+        with suppress(OSError):  # Linux before 5.14 has no such file
             self._write("cgroup.kill", b"1")
         for group, _, _ in os.walk(self.path, topdown=False):
             with suppress(OSError):
@@ -220,8 +221,8 @@ class ControlGroup:
 
 
 def path_of(name: str) -> str | None:
-    """The path of a control group with this name below that of this process; None if it has none itself."""
-    with suppress(OSError):  # another system
+    """Return the path of a group `name` below that of this process; None if this process has no group."""
+    with suppress(OSError):  # not Linux
         own = _own_control_group()
         return None if own is None else f"{own}/{name}"
     return None
@@ -229,7 +230,7 @@ def path_of(name: str) -> str | None:
 
 @cache
 def _own_control_group() -> Path | None:
-    """The directory of this process's control group (version 2), where there is one. It stays the same."""
+    """Return the directory of this process's control group (version 2), or None. It stays the same."""
     mounted = _mounted_control_groups()
     own = next((line[3:] for line in _lines("/proc/self/cgroup") if line.startswith("0::")), None)
     if mounted is None or own is None or not Path(own).is_relative_to(mounted[0]):
@@ -238,7 +239,7 @@ def _own_control_group() -> Path | None:
 
 
 def _mounted_control_groups() -> tuple[str, Path] | None:
-    """Which part of the hierarchy (version 2) is mounted, and where."""
+    """Return which part of the hierarchy (version 2) is mounted, and where; None if none is."""
     for line in _lines("/proc/self/mountinfo"):
         fields, _, kind = line.partition(" - ")
         if kind.startswith("cgroup2 "):

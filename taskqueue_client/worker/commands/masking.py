@@ -16,9 +16,9 @@ harmless text, too."""
 
 
 class Secrets:
-    """Texts that must not be shown, with those of `shared`, if any.
+    """Texts that must not be shown, including those of `shared`.
 
-    Texts are added only. Safe to use from any thread.
+    Texts can be added, but not removed. Safe to use from any thread.
     """
 
     def __init__(self, shared: Secrets | None = None) -> None:
@@ -28,14 +28,14 @@ class Secrets:
 
     @property
     def known(self) -> tuple[bytes, ...]:
-        """All of them, as they are at the moment."""
+        """All texts so far, including lines that are masked separately."""
         return self._own if self._shared is None else self._own + self._shared.known
 
     def add(self, secret: object) -> None:
         """Mask a text from now on, and each of its longer lines separately; white space around is ignored.
 
         Raises:
-            InvalidArgument: Not a text, or one that is empty or white space. The error does not show it.
+            InvalidArgument: `secret` is not a str, or is empty or white space. The error does not show it.
         """
         if not isinstance(secret, str):
             raise InvalidArgument("secret", secret, "a non-empty str", f"of type {type(secret).__name__}")
@@ -68,10 +68,10 @@ def masked_text(text: str, secrets: Secrets) -> str:
 
 
 class Masking:
-    """Masks secrets in a stream of chunks, wherever a secret is cut.
+    """Masks secrets in a stream of chunks, also secrets that are divided between chunks.
 
-    Bytes that may be the beginning of a secret are held back until the next ones decide: less than the
-    longest secret. Secrets that are added later are masked, too.
+    Bytes that may be the beginning of a secret are held back until further bytes decide; they are fewer than
+    those of the longest secret. Secrets that are added later are masked, too.
     """
 
     def __init__(self, secrets: Secrets) -> None:
@@ -115,7 +115,7 @@ def _spans(text: bytes, secret: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _beginning(text: bytes, secret: bytes) -> int:
-    """Return where the beginning of a secret starts that the text ends in; without one, the text's length."""
+    """Return where an incomplete secret at the end of the text starts; the text's length if there is none."""
     start = max(len(text) - len(secret) + 1, 0)
     while (start := text.find(secret[:1], start)) >= 0:
         if secret.startswith(text[start:]):

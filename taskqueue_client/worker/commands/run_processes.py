@@ -1,6 +1,6 @@
-"""The processes of a run: how to find and end all of them, and their end if the worker is killed.
+"""The processes of a run: finding and ending all of them, also if the worker is killed.
 
-On Linux, /proc and control groups tell. Elsewhere, only the process group of each command is known.
+On Linux, /proc and control groups list them. Elsewhere, only the process group of each command is known.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MARK = "TASKQUEUE_RUN"
 """The environment variable that marks the processes of a run: children inherit it from commands."""
 
 GUARDIAN_ENDS_WITHIN = 15.0
-"""Seconds in which the guardian has killed what is left; it searches for ten."""
+"""Seconds that the guardian process gets to kill what is left and end; it searches for ten at most."""
 
 _SCRIPT = Path(__file__).with_name("guardian_process.py")
 
@@ -41,12 +41,12 @@ _VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
 
 class RunProcesses:
-    """All processes that the commands of a run have started, wherever they have gone since.
+    """All processes that the commands of a run have started, directly or indirectly.
 
-    They are found by `MARK` in their environment, which every process inherits that does not clear it,
-    and by a control group, which no process can leave, where this process may create one. They are killed
-    by the guardian, whose mark is the beginning of this one, if this process is killed. On this machine, no
-    other run's mark begins with this one. Safe to use from any thread.
+    They are found by `MARK` in their environment, which children inherit unless it is cleared, and by a
+    control group, which no process can leave, if this process may create one. If this process is killed, the
+    guardian kills them: `mark` begins with the guardian's mark. No mark of another run on this machine begins
+    with `mark`. Safe to use from any thread.
 
     Attributes:
         variable: The environment variable that marks the processes.
@@ -66,7 +66,7 @@ class RunProcesses:
         """Prepare for the first process.
 
         Raises:
-            InternalError: `end` was called; nobody would end this process.
+            InternalError: `end` was called: nothing would end the process.
         """
         with self._lock:
             self._check_open()
@@ -97,10 +97,10 @@ class RunProcesses:
 
         For `is_hurried`, see `end_processes`.
 
-        A handler may have left behind a thread that is just starting a command: see `adopt`.
+        If a thread of the handler is just starting a command, `adopt` refuses its process.
 
         Raises:
-            OSError: No file descriptor is free to look for them; they are killed when this process ends.
+            OSError: No file descriptor is free to find them; they are killed when this process ends.
         """
         with self._lock:
             self._has_ended = True
@@ -111,7 +111,7 @@ class RunProcesses:
         return count
 
     def end_at_once(self) -> bool:
-        """End, unless a process is left; return whether none is.
+        """Do what `end` does if no process is left; return False if some are left.
 
         Raises:
             OSError: As `end`.
@@ -136,7 +136,7 @@ class RunProcesses:
 
 
 def kill_marked(mark: str) -> None:
-    """Kill the processes that a guardian with this mark has left, as it was killed as well."""
+    """Kill the processes of a worker whose guardian had this mark, and was killed as well."""
     groups = ControlGroup.existing(_control_groups(mark))
     end_processes(partial(_living, f"{MARK}={mark}", groups), 0, partial(time.sleep, TICK))
     _remove(groups)
@@ -156,7 +156,7 @@ def _remove(groups: Sequence[ControlGroup]) -> None:
 def _control_groups(mark: str) -> str:
     """Return the beginning of the names of the control groups of a guardian with this mark.
 
-    The next worker in the same parent directory knows the mark, too.
+    They follow from the mark, which the next worker in the same parent directory knows.
     """
     return f"taskqueue-{sha256(os.fsencode(mark)).hexdigest()[:16]}-"
 
@@ -164,14 +164,14 @@ def _control_groups(mark: str) -> str:
 def _marked(variable: str, first_look: int = 0) -> Iterator[int]:
     """Yield the ids of other processes with an environment variable that begins with this text, `NAME=value`.
 
-    Not found are another user's processes, those that cleared their environment, those that forbid to read
-    it, such as `ssh-agent`, and those that were listed before `first_look`.
+    Not found are another user's processes, those that cleared their environment or let nobody read it, such
+    as `ssh-agent`, and those that were listed before `first_look`.
 
     Raises:
         OSError: No file descriptor is free.
     """
-    wanted = b"\0" + os.fsencode(variable)  # as in the environment of processes
-    with suppress(FileNotFoundError):  # another system
+    wanted = b"\0" + os.fsencode(variable)  # as in /proc/PID/environ
+    with suppress(FileNotFoundError):  # not Linux: there is no /proc
         for pid in linux.pids(first_look):
             try:
                 environment = linux.environment(pid)
@@ -195,7 +195,7 @@ class Guardian:
             the guardian process needs no list of runs.
 
     Attributes:
-        control_groups: The beginning of the names of the control groups that are killed with them.
+        control_groups: The beginning of the names of the control groups whose processes are killed, too.
     """
 
     def __init__(self, mark: str) -> None:
@@ -233,7 +233,7 @@ class Guardian:
             self._set(self._groups.index(group), 0)
 
     def close(self) -> None:
-        """End the process; it kills what is left of runs that have not ended. May be called again."""
+        """End the guardian process; it kills what is left of runs that are not ended. May be called again."""
         with self._lock:
             self._end()
 
@@ -244,7 +244,7 @@ class Guardian:
                 os.pwrite(self._file.fileno(), _in_file(group), place * GROUP_SIZE)
 
     def _start(self) -> None:
-        """Start the process, unless it is there: the first time, or after somebody has killed it."""
+        """Start the guardian process unless it runs: the first time, or after somebody has killed it."""
         if self._process is not None and self._process.poll() is None:
             return
         self._end()
@@ -257,7 +257,7 @@ class Guardian:
 
     @contextmanager
     def _warned(self, what: str) -> Generator[None]:
-        """Log an error, such as that of a full disk, unless it is that of the last time, and go on."""
+        """Log an OSError of the block instead of raising it, but not the same one again."""
         try:
             yield
         except OSError as error:
@@ -273,7 +273,7 @@ class Guardian:
             lines = "".join(f"{each}\0" for each in (*self._runs, "."))
             try:
                 process.communicate(os.fsencode(lines), GUARDIAN_ENDS_WITHIN)
-            except subprocess.TimeoutExpired:  # somebody has stopped it
+            except subprocess.TimeoutExpired:  # stopped, for example by SIGSTOP
                 log.warning("the guardian process %d does not end: killing it", process.pid)
                 process.kill()
                 process.wait()
@@ -287,19 +287,19 @@ def _in_file(group: int) -> bytes:
 
 
 def _started(groups: IO[bytes], *arguments: str) -> subprocess.Popen[bytes]:
-    if getattr(sys, "frozen", False) or not sys.executable:  # the former would start the whole program again
+    if getattr(sys, "frozen", False) or not sys.executable:  # frozen: it would start this program again
         raise OSError("sys.executable is not a Python interpreter: this program is frozen, or embeds Python")
-    # -I: nothing that a user has set up; -S: no site-packages
+    # -I: without settings and packages of the user; -S: without site-packages
     command = [sys.executable, "-I", "-S", *_script(), *arguments]
     with ExitStack() as opened:
-        # Not 0 to 2, if a standard stream is closed here: the other process has its own ones there.
+        # Not 0 to 2, which may be free here: they are the standard streams of the guardian process.
         handles = [fcntl.fcntl(groups, fcntl.F_DUPFD_CLOEXEC, 3)]
         opened.callback(os.close, handles[0])
         with suppress(AttributeError, OSError):  # not Linux, too old, or forbidden, as in some sandboxes
-            # here, as this process may be gone when the other one is up
+            # opened here: this process may be gone before the guardian process runs
             handles.append(os.pidfd_open(os.getpid()))
             opened.callback(os.close, handles[1])
-        # Signals that ask to end: a process that starts meanwhile never gets them.
+        # The guardian process inherits the blocked signals, so none of them ends it.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
         opened.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
         return subprocess.Popen(  # noqa: S603 - this file's neighbor

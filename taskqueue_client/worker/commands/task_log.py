@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 KEPT_IN_MEMORY = 16 * 1024
-"""Bytes up to which a log needs no file: creating and removing one takes longer than anything else here."""
+"""Bytes up to which a log is kept in memory: creating and removing a file is the slowest part of a log."""
 
 STAMP = len("2026-11-21T09:20:53.649Z ")
 """Bytes of the time at the beginning of a line."""
 
 LONG_LINE = 8 * 1024
-"""Bytes from which on a checkpoint shows a line that has not ended: some programs never end a line."""
+"""Bytes from which on a checkpoint shows an incomplete line, too: some programs never end a line."""
 
 MOST_SHORTENED = 100_000
-"""Lines of which the finished log shows the last state only: their places take 17 MB of memory."""
+"""Lines at most that the finished log shortens to their last state: their offsets take 17 MB of memory."""
 
 _PROGRESS = re.compile(rb"\r(?!\n)")
 
@@ -44,12 +44,12 @@ class TaskLog:
 
     A short log is kept in memory, a longer one in a file.
 
-    Bytes are written as they are, whatever their encoding. If a writer writes before another one's line has
-    ended, that line is broken. Safe to use from any thread.
+    Bytes are written as they are, whatever their encoding. If a writer writes while the line of another
+    writer is incomplete, a newline ends that line. Safe to use from any thread.
 
     If the file cannot be written, nothing is raised: the error is kept, and output is dropped until the file
     can be written again. A line tells how much is missing; readers get that line even if there is no room for
-    it in the file. After `remove`, everything is dropped. A file that is there before is replaced.
+    it in the file. After `remove`, everything is dropped. An existing file is replaced.
 
     Args:
         kept_in_memory: Bytes up to which there is no file.
@@ -82,12 +82,12 @@ class TaskLog:
         self._clock = clock
         self._lock = threading.RLock()  # a finalizer may log here at any point
         self._is_writing = False
-        self._put_off: list[tuple[object, bytes]] = []  # not a deque, which takes 700 bytes for each held run
+        self._put_off: list[tuple[object, bytes]] = []  # not a deque, which takes 700 bytes for each run
         self._kept_in_memory = kept_in_memory
         self._file: io.BytesIO | io.FileIO = io.BytesIO()
         self._size = 0
         self._whole_lines = 0  # the size at the end of the last line that is complete
-        self._writer: object = None  # whose line is incomplete
+        self._writer: object = None  # whose last line is incomplete
         self._missing = 0  # missing bytes that the file does not mention yet
 
     @property
@@ -99,7 +99,7 @@ class TaskLog:
         return self._logger or self._kept(_logger_of(self))
 
     def _kept(self, made: logging.Logger) -> logging.Logger:
-        """Return `made`, or the logger that another thread made before. After `remove`, none is kept."""
+        """Store and return `made`, unless another thread was first. After `remove`, only return it."""
         with self._lock:
             if self._logger is None and not self._file.closed:
                 self._logger = made
@@ -114,22 +114,22 @@ class TaskLog:
     def checkpoint(self) -> LogView:
         """Return the first `size` bytes of the log as a file that does not change. Close it.
 
-        Each checkpoint begins with the one before, except for its `tail`.
+        Each checkpoint begins with the content of the one before, without that one's `tail`.
 
         Raises:
-            OSError: It cannot be read.
+            OSError: The log cannot be read.
         """
         with self._lock:
             return self._view([(0, self.size)])
 
     def finished(self) -> LogView:
-        """Return the log so far, lines with their last states only, as a file. Takes long if `has_progress`.
+        """Return the log so far as a file, with only the last state of each line. Slow if `has_progress`.
 
-        A state is what ends in a carriage return, as progress bars print: the next one overwrites it. After
-        `MOST_SHORTENED` lines with several states, lines keep all of them.
+        A state of a line ends in a carriage return, as progress bars print it: the next state overwrites it.
+        After `MOST_SHORTENED` lines with several states, further lines keep all their states.
 
         Raises:
-            OSError: It cannot be read.
+            OSError: The log cannot be read.
         """
         with self._lock:
             size = self.size
@@ -141,7 +141,7 @@ class TaskLog:
             return self._view(spans)
 
     def _view(self, spans: list[tuple[int, int]]) -> LogView:
-        """Parts of the log, and a line that tells what is missing at their end."""
+        """Return parts of the log and, if bytes are missing after them, a line that says how many."""
         written = self._file
         file: io.FileIO | io.BytesIO
         if isinstance(written, io.BytesIO):
@@ -151,7 +151,7 @@ class TaskLog:
         if not self._missing:
             return LogView(file, spans, b"")
         end = spans[-1][1]
-        missing = self._missing + self._size - end  # with the beginning of a cut line
+        missing = self._missing + self._size - end  # also the beginning of a cut line
         newline = b"" if end == self._whole_lines else b"\n"
         return LogView(file, spans, newline + self._missing_line(self._stamp(), missing))
 
@@ -165,10 +165,10 @@ class TaskLog:
         """Write nothing more, and remove the file. May be called again.
 
         Raises:
-            OSError: It cannot be removed.
+            OSError: The file cannot be removed.
         """
         with self._lock:
-            self._logger = None  # it refers to this log; others may still write to it
+            self._logger = None  # the logger refers to this log: a reference cycle
             self._file.close()
             if not isinstance(self._file, io.BytesIO):
                 self.path.unlink(missing_ok=True)
@@ -191,12 +191,12 @@ class TaskLog:
         self.append_message(f"INFO {message}")
 
     def append_message(self, message: str) -> None:
-        """Write whole lines."""
+        """Write a message, with secrets masked, and end its line."""
         self.append(self, masked(message.encode(errors="backslashreplace") + b"\n", self.secrets))
 
     def _write_all(self) -> None:
         if self._is_writing:
-            return  # a finalizer logs in the middle of a line: its message is next
+            return  # a finalizer logs while this thread writes: its message is next
         self._is_writing = True
         try:
             while self._put_off:
@@ -259,7 +259,7 @@ class _RunLogger(logging.Logger):
     """A logger outside of the process's tree, in which it would stay for ever."""
 
     def getChild(self, suffix: str) -> Self:  # noqa: N802 - its name
-        """A logger that is outside of the tree as well: in it, the messages would miss the task's log."""
+        """Return a child outside of the tree: in the tree, its messages would not reach the task's log."""
         child = type(self)(f"{self.name}.{suffix}")
         child.parent = self
         return child
@@ -293,13 +293,13 @@ def _file_with(path: Path, content: bytes) -> io.FileIO:
 
 
 class Output:
-    """The output of one command, on its way to the log, and to memory. Used by one thread at a time.
+    """Writes the output of one command to the log and, if captured, to memory. Used by one thread at a time.
 
     Args:
         captured: Bytes to keep in memory at most; None: the output goes only to the log.
 
     Attributes:
-        is_too_large: Whether there were more bytes than that.
+        is_too_large: Whether there were more bytes than `captured`.
     """
 
     def __init__(self, task_log: TaskLog, captured: int | None = None) -> None:
@@ -317,7 +317,7 @@ class Output:
             self.is_too_large = len(self._content) > self._most
 
     def text(self) -> str | None:
-        """Return what was kept, with bytes that are not UTF-8 as `os.fsdecode` keeps them."""
+        """Return the captured output, or None; bytes that are not UTF-8 become what `os.fsdecode` returns."""
         return None if self._most is None else self._content.decode(errors="surrogateescape")
 
     def close(self) -> None:
@@ -332,13 +332,13 @@ class Output:
 
 
 class LogView(io.RawIOBase):
-    """Parts of a file that grows, and a text after them, read as if they were all.
+    """A read-only file that consists of parts of another file, which may grow, and of a text after them.
 
-    `spans` are where the parts start and end, in their order. The file is closed with the view.
+    `spans` has the start and the end of each part, in their order. Closing the view closes the other file.
 
     Attributes:
         tail: The text after the parts.
-        size: Bytes in all.
+        size: Bytes of the parts and the text.
     """
 
     def __init__(self, file: io.FileIO | io.BytesIO, spans: Sequence[tuple[int, int]], tail: bytes) -> None:
@@ -374,7 +374,7 @@ class LogView(io.RawIOBase):
         return count
 
     def _read_at(self, start: int, buffer: memoryview) -> int:
-        """Read from a place in the file, whose position the writer and other views use, too."""
+        """Read from an offset; a real file keeps its position, which the writer and other views share."""
         if isinstance(self._file, io.FileIO):
             return os.preadv(self._file.fileno(), [buffer], start)
         self._file.seek(start)
@@ -392,7 +392,7 @@ class LogView(io.RawIOBase):
 
 
 def _last_states(view: LogView, size: int) -> list[tuple[int, int]]:
-    """Where the lines of a log are without the states that later ones have overwritten."""
+    """Return the spans of a log without the states of lines that later states have overwritten."""
     spans: list[tuple[int, int]] = []
     kept = at = 0
     first = last = STAMP  # where the line's first and last state begin
@@ -412,7 +412,7 @@ def _last_states(view: LogView, size: int) -> list[tuple[int, int]]:
     return [*spans, (kept, size)]
 
 
-_PIECE = 1024 * 1024  # bytes of a long line to look at, at a time
+_PIECE = 1024 * 1024  # bytes of a long line that are read at a time
 
 
 class _Handler(UnlockedHandler):

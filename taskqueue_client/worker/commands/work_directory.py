@@ -27,13 +27,13 @@ _PREFIX = "taskqueue-worker-"
 _KEPT_PREFIX = "taskqueue-kept-"
 
 TO_END = 5.0
-"""Seconds that the removal of a worker's directory has: else a file system that hangs would keep the worker
+"""Seconds to wait for the removal of a worker's directory: a file system that hangs must not keep the worker
 from ending. The directories of runs have been removed before, or given up."""
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW
-"""Opens a directory on the way to a file: also one that cannot be listed, where the system allows that."""
+"""Flags to open a directory on the way to a file: with O_PATH, also one that may not be listed."""
 
 _WRONG_PATH = {
     errno.EEXIST,
@@ -47,7 +47,7 @@ _WRONG_PATH = {
     errno.EOPNOTSUPP,
     errno.ENOSYS,
 }
-"""Errors of creating a directory that stay until somebody changes its path, or what is mounted there."""
+"""Errors of creating a directory that recur until somebody changes its path, or what is mounted there."""
 
 
 class WorkDirectories:
@@ -63,8 +63,8 @@ class WorkDirectories:
         path: The directory. Other users cannot read it.
 
     Raises:
-        InvalidArgument: It cannot be created because `parent` is wrong: the setting `work_directory`.
-        OSError: It cannot be created for another reason, such as a full disk.
+        InvalidArgument: `parent`, the setting `work_directory`, is wrong: no directory can be created there.
+        OSError: The directory cannot be created for another reason, such as a full disk.
     """
 
     def __init__(self, parent: Path | None = None, *, keep: bool = False) -> None:
@@ -75,7 +75,7 @@ class WorkDirectories:
         except OSError as error:
             if error.errno not in _WRONG_PATH:
                 raise
-            finding = f"no directory can be created in {parent or 'the one for temporary files'}: {error}"
+            finding = f"no directory can be created in {parent or 'the temporary directory'}: {error}"
             allowed = "a directory that the worker may write to, on a file system with locks"
             raise InvalidArgument("work_directory", parent, allowed, finding) from error
         forget_in_children(self)
@@ -107,7 +107,7 @@ class WorkDirectories:
         """Make sure that files can be created in the worker's directory, whatever a task has done to it.
 
         Raises:
-            OSError: A task or a cleaner of temporary files has removed it, and it cannot be created again.
+            OSError: Somebody has removed the directory, and it cannot be created again.
         """
         with self._restoring:
             if self._lock >= 0 and not self.path.exists():  # not after `close`
@@ -144,7 +144,7 @@ class WorkDirectories:
     def remove(self, path: Path) -> None:
         """Remove a run's directory with `remove_tree`, unless directories are kept.
 
-        Its task may have removed it, or moved it and left a link to it: what that leads to stays as it is.
+        Its task may have removed it, or replaced it with a symbolic link: the target of the link is kept.
 
         Raises:
             OSError: Something in it could not be removed.
@@ -171,7 +171,7 @@ class WorkDirectories:
         self.forget()
 
     async def close_in_time(self) -> None:
-        """Close, and do not wait for longer than `TO_END`."""
+        """Close, but wait for `TO_END` seconds at most."""
         try:
             async with asyncio.timeout(TO_END):
                 await asyncio.to_thread(self.close)
@@ -189,8 +189,8 @@ def _temporary_directory() -> Path:
     """Return the directory for temporary files.
 
     Raises:
-        OSError: None can be written to; the cause is that of `TMPDIR`, or of `/tmp`. Python's own error is
-            that of a missing directory, also if the disk is full.
+        OSError: No directory for temporary files can be written to. The error is that of `TMPDIR` or `/tmp`:
+            Python's own says that a directory is missing, also if the disk is full.
     """
     try:
         return Path(tempfile.gettempdir())
@@ -235,10 +235,10 @@ def _remove_unless_locked(path: Path) -> None:
     try:
         lock = os.open(path, _DIRECTORY)
     except PermissionError:
-        return  # that of another user's worker, which may be alive
+        return  # it belongs to another user's worker, which may be alive
     try:
         if os.fstat(lock).st_uid != os.geteuid():
-            return  # root can open it; a process of that user could go on filling it for ever
+            return  # root can open it, but a process of that user could fill it again for ever
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         kill_marked(f"{path}/")
         remove_tree(path)
@@ -256,7 +256,7 @@ def remove_tree(path: Path) -> None:
 
     Raises:
         OSError: Something could not be removed, such as another user's directory that is not empty, or one
-            at which something is mounted; everything else was.
+            at which something is mounted; everything else was removed.
     """
     if _remove_if_empty(path):
         return
@@ -275,7 +275,7 @@ def _remove_if_empty(directory: str | Path, *, dir_fd: int | None = None) -> boo
     """Remove a directory if it is empty; return whether it is gone.
 
     Raises:
-        OSError: Something is mounted there. No other call tells this of all kinds of mounts.
+        OSError: Something is mounted there. No other call finds all kinds of mounts.
     """
     try:
         os.rmdir(directory, dir_fd=dir_fd)
@@ -300,7 +300,7 @@ def _opened(directory: str | Path, *, dir_fd: int | None = None) -> int:
     except PermissionError:  # not for root
         os.chmod(directory, 0o700, dir_fd=dir_fd)
         opened = os.open(directory, _DIRECTORY, dir_fd=dir_fd)
-    with suppress(PermissionError):  # another user's, which may be readable all the same
+    with suppress(PermissionError):  # it belongs to another user, and may be readable nevertheless
         os.fchmod(opened, 0o700)
     return opened
 
@@ -308,11 +308,11 @@ def _opened(directory: str | Path, *, dir_fd: int | None = None) -> int:
 class _Emptying:
     """Removes what is in a directory.
 
-    Directories are moved to the top and emptied one by one, so that no path gets too long, and nothing calls
-    itself. `top` is the directory's file descriptor.
+    Inner directories are moved to the top and emptied one by one: no path gets too long, and there is no
+    recursion. `top` is the directory's file descriptor.
 
     Attributes:
-        failures: Why something is still there.
+        failures: The errors of what could not be removed.
     """
 
     def __init__(self, top: int) -> None:
@@ -345,7 +345,7 @@ class _Emptying:
             return
         if _remove_if_empty(entry.name, dir_fd=directory):
             return
-        with suppress(PermissionError):  # another user's, which is moved all the same
+        with suppress(PermissionError):  # it belongs to another user: it is moved nevertheless
             os.close(_opened(entry.name, dir_fd=directory))
         name = entry.name if is_at_top else next(self._fresh)
         if not is_at_top:
@@ -366,8 +366,8 @@ def path_inside(
     """Return an absolute path, given one that is relative to a directory.
 
     Raises:
-        InvalidArgument: It cannot be a path, or leads out of the directory, by itself or through a symbolic
-            link.
+        InvalidArgument: `path` cannot be a path, or leads out of the directory, by itself or through a
+            symbolic link.
     """
     check_kind("allow_outside", allow_outside, bool)
     check_path(argument, path)
@@ -386,8 +386,8 @@ def open_real(path: str, flags: int) -> int:
     """Open a file by the path that `path_inside` has returned.
 
     A symbolic link that has taken the place of the file, or of a directory on the way to it, is not followed:
-    a process of another user, which the worker could not end, may put one there to have a file published that
-    it cannot read.
+    a process of another user, which the worker could not end, may put one there to have the worker publish a
+    file that the process cannot read.
 
     Raises:
         OSError: It cannot be opened, or there is such a link.

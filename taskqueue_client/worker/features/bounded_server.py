@@ -17,22 +17,22 @@ from taskqueue_client.worker.config import address_of
 from taskqueue_client.worker.worker_log import log
 
 MOST_CONNECTIONS = 200
-"""Connections of one server. A process may often have 1024 files open, all connections included."""
+"""Connections of one server. The usual limit of a process is 1024 open files, which include connections."""
 
 IDLE = 75.0
 """Seconds after which a connection without a request is closed, as by nginx: its client may be gone, such as
 a laptop that was closed, or may keep it open to shut others out."""
 
 SILENCE = 1.0
-"""Seconds that a connection may take to its next request while others wait. Also those between attempts to
-accept a connection."""
+"""Seconds that a connection may take until its next request while other connections wait. Also the seconds
+between attempts to accept a connection."""
 
 WAITING = 1024
-"""Connections that wait in the kernel, without a file descriptor; a client repeats attempts beyond these."""
+"""Connections that wait in the kernel, without a file descriptor. Beyond these, clients have to retry."""
 
 
 def _is_about_the_server(record: logging.LogRecord) -> bool:
-    """Return False for a request that is not HTTP: strangers could fill the log, and its path is secret."""
+    """Keep requests that are not valid HTTP out of the log: strangers could fill it, and paths are secret."""
     return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
 
 
@@ -43,8 +43,9 @@ http_log.addFilter(_is_about_the_server)
 class BoundedServer(web.Server):
     """A server with at most `MOST_CONNECTIONS`: further ones wait until one ends.
 
-    Meanwhile, those are closed that have sent no request for `SILENCE`, so that clients that connect and send
-    nothing, or keep idle connections, do not keep others out. Responses of a full server end theirs, too.
+    While connections wait, the server closes those that have sent no request for `SILENCE`, so that clients
+    that send nothing, or keep idle connections, do not keep others out. A full server also closes each
+    connection after its response.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class BoundedServer(web.Server):
 
     async def stop(self) -> None:
         """Stop listening, and close all connections."""
-        self._resume()  # nothing resumes later
+        self._resume()  # cancels the timer, which would accept again
         self._loop.remove_reader(self._listener)
         self._listener.close()
         await asyncio.gather(*self._beginning, return_exceptions=True)
@@ -101,7 +102,7 @@ class BoundedServer(web.Server):
         self._resume()
 
     def _accept(self) -> None:
-        """Accept a connection. asyncio's own server cannot let one wait."""
+        """Accept a connection, if there is room. asyncio's own server would accept any number."""
         if self._is_full:
             self._make_room()
             self._pause()
@@ -149,13 +150,13 @@ class BoundedServer(web.Server):
                 self._loop.call_soon(self._close, handler, since)
 
     def _close(self, handler: web.RequestHandler, silent_since: float) -> None:
-        """Close a connection, unless it has just sent a request: that gets its response first."""
+        """Close a silent connection, unless a request has just come: it gets its response first."""
         since, transport = self._silent.get(handler, (None, None))
         if transport is not None and since == silent_since:
             transport.close()
 
     def _pause(self) -> None:
-        """Accept nothing until a connection ends, or `SILENCE` is over."""
+        """Accept nothing until a connection ends, for `SILENCE` seconds at most."""
         self._loop.remove_reader(self._listener)
         self._resumption = self._loop.call_later(SILENCE, self._resume)
 

@@ -51,11 +51,11 @@ class SigningKey:
         return self._key.sign(content)
 
     def mask(self, secrets: Secrets) -> None:
-        """Keep the key out of logs, though a handler prints it."""
+        """Keep the key out of logs, even if a handler prints it."""
         secrets.add(base64.b64encode(self._key.private_bytes_raw()).decode())
 
     def chain_for(self, claim: TaskClaim, config: WorkerConfig) -> RunChain | None:
-        """Return the chain of trust of a run; None if it is to have none."""
+        """Return the chain of trust of a run; None if the task has to request one, and does not."""
         if config.chain_of_trust == "requested" and not _is_requested(claim.task):
             return None
         return RunChain(self, claim)
@@ -63,7 +63,7 @@ class SigningKey:
     def check_hidden(self) -> None:
         """Check that the worker's commands cannot read the key, neither from its file nor from memory."""
         protect_process()
-        if self._descriptor is None:  # checked when the worker ran before
+        if self._descriptor is None:  # checked at an earlier start of this worker
             return
         if (why := _readable(self._descriptor)) is not None:
             raise InvalidArgument("signing_key", str(self._path), _ALLOWED, f"{self._path}: {why}")
@@ -78,7 +78,7 @@ def load_signing_key(path: Path) -> SigningKey:
     """Read a key: a file, a pipe or an open descriptor (`/dev/fd/3`) with 32 bytes in base64.
 
     Raises:
-        InvalidArgument: It cannot be read, or is not a key. The error shows nothing of the content.
+        InvalidArgument: The file cannot be read, or is not a key. The error shows nothing of the content.
         ImportError: cryptography is not installed (the extra `trust`).
     """
     try:
@@ -102,7 +102,7 @@ def load_signing_key(path: Path) -> SigningKey:
 
 
 def _opened(path: Path) -> int:
-    """Open a file. A descriptor is used as it is: on Linux, opening its path asks for permission again."""
+    """Open a file. `/dev/fd/N` is duplicated instead: on Linux, opening it checks permissions again."""
     text = str(path)
     if not text.startswith(_DESCRIPTOR):
         return os.open(path, os.O_RDONLY)
@@ -125,7 +125,7 @@ def _seed(descriptor: int) -> bytes | None:
 
 
 def _readable(descriptor: int) -> str | None:
-    """Return why this process's user, and so its commands, can read a file; None if it cannot.
+    """Return why the user of this process, and so commands, can read a file; None if they cannot.
 
     The content of a pipe can be read only once, and nobody can open a file without a name.
     """
@@ -162,7 +162,7 @@ def _is_requested(task: Mapping[str, Any]) -> bool:
 
 
 class RunChain:
-    """The chain of trust of one run: the hashes of what was uploaded, and the document about them."""
+    """The chain of trust of one run: the hashes of uploaded artifacts, and the document that lists them."""
 
     def __init__(self, key: SigningKey, claim: TaskClaim) -> None:
         self.sign = key.sign
@@ -170,7 +170,7 @@ class RunChain:
         self._hashes: dict[str, str] = {}
 
     def hashed(self, client: TransferClient, source: Source) -> Conversation[str]:
-        """Return the sha256 of content that is then uploaded, in hex. Closes it on an error."""
+        """Return the sha256, in hex, of content that is uploaded next. Closes the source on an error."""
         if source.content is not None:
             return hashlib.sha256(source.content).hexdigest()
         transfer = Transfer(client)
@@ -185,7 +185,7 @@ class RunChain:
         self._hashes[name] = sha256
 
     def document(self, environment: Mapping[str, str]) -> bytes:
-        """Return the document in version 1 of the format, of all that was added, in ASCII."""
+        """Return the document about all artifacts that were added: version 1 of the format, in ASCII."""
         claim = self._claim
         document = {
             "chainOfTrustVersion": 1,

@@ -1,7 +1,7 @@
 """An HTTP server for the logs of a worker's runs, which readers follow while they grow.
 
-A reader of a log has a file position and nothing else: a slow one holds up neither the task nor the other
-readers, and takes no memory. Nothing here is called by what writes a log: the server looks at its file.
+For each reader, the server only keeps a file open: a slow reader delays neither the task nor other readers,
+and takes no memory. The code that writes a log never calls the server, which looks at the file instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from taskqueue_client.worker.worker_log import log
 from .bounded_server import BoundedServer
 
 LOOK = 0.1
-"""Seconds between looks whether a log has grown: a reader gets a line so much later at most."""
+"""Seconds between checks whether a log has grown: a reader gets a line at most this much later."""
 
 LONGEST_WAIT = 30
 """Seconds that a reader may ask to wait for new lines, in one request."""
@@ -39,13 +39,13 @@ AFTER_END = 30.0
 """Seconds that readers get for the rest of a log after the end of its run."""
 
 MOST_READERS = 100
-"""Requests that are served at a time: each has a file and a connection open, which tasks need, too."""
+"""Requests that are served at the same time. Each takes two file descriptors, which tasks need, too."""
 
 CLOSING = 1.0
 """Seconds that readers get for the rest of their log when the worker ends."""
 
 TO_END = 5.0
-"""Seconds that the server has to end: else a file system that hangs would keep the worker from ending."""
+"""Seconds to wait for the server's end: a file system that hangs must not keep the worker from ending."""
 
 _BLOCK = 64 * 1024
 _REST = re.compile(r"bytes=(\d{1,18})-")
@@ -70,7 +70,7 @@ class _ServedLog:
         self.ended: float | None = None
 
     async def grown(self, file: io.FileIO, size: int, seconds: float) -> int:
-        """Wait until a log differs from a size, has ended, or for some seconds; return its size."""
+        """Wait until a log is larger than `size` or has ended, at most for `seconds`; return its size."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while (found := _size(file)) == size and self.ended is None and loop.time() < until:  # noqa: ASYNC110 - writers of a log set no event
@@ -95,14 +95,14 @@ class _ServedLog:
 
 
 class LiveLogs:
-    """Serves logs over HTTP, in a separate thread, from its start until it is closed.
+    """Serves logs over HTTP, in a separate thread, from its creation until `close`.
 
-    A plain GET gets the log from its start, and what comes, until the end of the run. A GET with
-    `Range: bytes=N-` gets what is there from this byte on. With `Prefer: wait=S` and the ETag of what was
-    there before in `If-None-Match`, the response comes as soon as there is more, or says after some seconds
-    that there is not (RFC 7240).
+    A plain GET gets the log from its first byte, and follows it until the end of the run. A GET with
+    `Range: bytes=N-` gets the bytes that exist now, from byte N on. With `Prefer: wait=S` (RFC 7240), and the
+    ETag of the last response in `If-None-Match`, the server responds as soon as the log has grown, or with
+    304 after S seconds, at most `LONGEST_WAIT`.
 
-    Port 0 is a free one. Readers reach the server by `public_url`; default: the URL of `host` and `port`.
+    Port 0 is any free port. Readers reach the server by `public_url`; default: the URL of `host` and `port`.
     """
 
     def __init__(self, host: str, port: int, public_url: str | None = None) -> None:
@@ -119,13 +119,13 @@ class LiveLogs:
         return f"{self.url}/{key}"
 
     def remove(self, url: str) -> None:
-        """Serve a log to nobody new; its readers get the rest. May be called from any thread."""
+        """Accept no new requests for a log; its readers get the rest. May be called from any thread."""
         served = self._logs.pop(url.rpartition("/")[2], None)
         if served is not None:
             served.ended = self._thread.loop.time()
 
     def close(self) -> None:
-        """Stop listening and close all connections, after a moment for readers that keep up."""
+        """Stop listening, give readers `CLOSING` seconds for the rest of their log, and close connections."""
         for url in list(self._logs):
             self.remove(url)
         if not self._thread.end(self._server.stop(), TO_END):
@@ -205,19 +205,19 @@ async def _part(file: io.FileIO, begin: int, end: int) -> AsyncIterator[bytes]:
 async def _send(
     request: web.BaseRequest, served: _ServedLog, response: web.StreamResponse, blocks: AsyncIterator[bytes]
 ) -> web.StreamResponse:
-    """Send blocks as fast as the reader takes them, but not forever."""
-    transport = request.transport  # aiohttp forgets it when it closes
+    """Send blocks as fast as the reader takes them; disconnect a reader that is too slow."""
+    transport = request.transport  # `request` has none after a disconnect
     try:
         await response.prepare(request)
         async for block in blocks:
             async with asyncio.timeout(served.timeout()):
                 await response.write(block)
-        async with asyncio.timeout(served.timeout()):  # it waits, too: `write` may leave a block in memory
+        async with asyncio.timeout(served.timeout()):  # may wait, too: `write` may keep a block in memory
             await response.write_eof()
     except BaseException as error:
         if transport is not None:
             transport.abort()  # an incomplete log must not look like a whole one
-        if not isinstance(error, OSError):  # the reader has disconnected or, a TimeoutError, is too slow
+        if not isinstance(error, OSError):  # else the reader has disconnected, or is too slow (TimeoutError)
             raise
     return response
 
@@ -227,7 +227,7 @@ def _size(file: io.FileIO) -> int:
 
 
 def _etag(size: int) -> str:
-    """A log only grows, so its size stands for its content."""
+    """Return the ETag: a log only grows, so its size identifies its content."""
     return f'"{size}"'
 
 

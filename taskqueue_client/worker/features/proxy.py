@@ -44,21 +44,21 @@ RETRIED_BODY = 1024 * 1024
 """Bytes of a request's body that are kept for a retry; a longer body is streamed, and sent once."""
 
 ATTEMPTS = 5
-"""How often a call is sent that gets no response or a 5xx."""
+"""How often a call is sent at most, if it gets no response or a 5xx."""
 
 BACKOFF = 0.1
 """Seconds between the first two attempts; they double, and up to as many are added at random."""
 
 TIMEOUT = aiohttp.ClientTimeout(total=None, connect=10, sock_read=60)
-"""Seconds; `sock_connect` would not bound the response of an HTTP proxy to `CONNECT`."""
+"""Seconds. `connect` includes the response of an HTTP proxy to `CONNECT`; `sock_connect` would not."""
 
 SENT_WITHIN = 120.0
 """Seconds for sending a call whose body is kept, and for the head of its response. aiohttp does not bound
 sending: a network that loses all packets would delay the call by a quarter of an hour."""
 
 WRONG_CLOCK = 60.0
-"""Seconds between the times of worker and service with which a refused call is signed again. The service
-refuses signatures whose time differs by 15 minutes."""
+"""If the worker's time differs by more seconds from the service's, a refused call is signed again, with the
+service's time. The service refuses signatures whose time differs by 15 minutes."""
 
 BEWIT_LIFETIME = 3600
 """Seconds that a URL signed by `/bewit` works."""
@@ -70,14 +70,15 @@ _LOOPBACK: Final = "127.0.0.1"
 """The address to listen on, unless the handler gives another one."""
 
 _NO_RESPONSE = (aiohttp.ClientConnectionError, aiohttp.ClientHttpProxyError, OSError)
-"""The errors after which a call is repeated. After a malformed response it is not: the call has been made."""
+"""Errors after which a call is repeated. A malformed response is not one of them: the call has been made."""
 
 _BLOCK = 256 * 1024
 _HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"}
     | {"te", "trailer", "transfer-encoding", "upgrade", "host", "authorization", "content-length", "expect"}
 )
-"""Headers of one connection (RFC 9110, 7.6.1), to which `Connection` adds, and those that the proxy sets."""
+"""Headers that are not passed on: of one connection (RFC 9110, 7.6.1), or set by the proxy. `Connection` can
+name more."""
 
 _NEVER_REPEATED = re.compile(r"POST .*/(claim-work/[^/]+(/[^/]+)?|rerun|priority)|PUT .*/workers/[^/]+/[^/]+")
 """The calls of `_protocol.retry.UNREPEATABLE`, which the clients do not repeat either."""
@@ -102,11 +103,11 @@ def _address(given: object) -> str:
 
 
 class TaskProxy:
-    """Signs the API calls of one run's commands, from its start until it is closed.
+    """Signs the API calls of one run's commands, from its creation until `close`.
 
     Runs in a separate thread, so a handler that blocks does not hold up its commands. Use it as a context
-    manager, or call `close`. The URL of a `plain` proxy has no path, for programs that cannot keep one in a
-    root URL: every process that reaches its address can then use it.
+    manager, or call `close`. The URL of a `plain` proxy lacks the secret path, for programs that cannot use a
+    root URL with a path: every process that reaches the address can use such a proxy.
 
     Args:
         host: The address to listen on, instead of `127.0.0.1`.
@@ -117,7 +118,7 @@ class TaskProxy:
 
     Raises:
         InvalidArgument: `host` is not an IPv4 address.
-        OSError: It is not an address of this machine, or no file descriptor is free.
+        OSError: `host` is not an address of this machine, or no file descriptor is free.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class TaskProxy:
     ) -> None:
         self._run = run
         self._host = _address(host)
-        self._hosts = {self._host, _LOOPBACK, "localhost"}  # another one is a web page's, by DNS rebinding
+        self._hosts = {self._host, _LOOPBACK, "localhost"}  # others: a web page, by DNS rebinding
         self._root_url = root_url
         self._authorized_scopes = tuple(authorized_scopes)
         self._server_time = server_time
@@ -165,7 +166,7 @@ class TaskProxy:
         self.close()
 
     async def _start(self) -> str:
-        listener = socket.create_server((self._host, 0))  # first, as it may fail
+        listener = socket.create_server((self._host, 0))  # first: nothing is open if it fails
         self._session, self._session_of_retries = _session(), _session(force_close=True)
         self._server = BoundedServer(self._serve, f"the proxy of {self._run}")
         self._server.start(listener, _CLOSING)
@@ -203,7 +204,7 @@ class TaskProxy:
         return await self._forward(request, target + mark + query)
 
     def _target(self, path: str) -> str | None:
-        """The URL that a path stands for, both without a query."""
+        """Return the URL that a path stands for, both without a query; None if the path is not valid."""
         if path.startswith("/api/"):
             found = _API_PATH.fullmatch(path)
             return f"{self._root_url}/api{found[1]}" if found else None
@@ -259,7 +260,7 @@ class TaskProxy:
         return await self._pass_back(request, received, target)
 
     def _time_if_stale(self, received: aiohttp.ClientResponse) -> float | None:
-        """Return the service's time if a call may have been refused because its signature has another one.
+        """Return the service's time if a call may have been refused for the time in its signature; else None.
 
         This machine's clock may have been set since the worker's last call. The body is not read: it may be
         compressed.
@@ -268,7 +269,7 @@ class TaskProxy:
         return None if now is None or abs(now - self._server_time()) <= WRONG_CLOCK else now
 
     def _reason(self, error: Exception, target: str) -> str:
-        """Return why there is no response, without a signature that the URL may have."""
+        """Return why there is no response; without the query of the URL, which may contain a signature."""
         if isinstance(error, TransportFailed):
             return error.reason
         if isinstance(error, ValueError):
@@ -285,9 +286,9 @@ class TaskProxy:
         anew: bool = False,
         now: float | None = None,
     ) -> aiohttp.ClientResponse:
-        """Send a request once, freshly signed, without following redirects; `anew` over a new connection.
+        """Send a request once, with a new signature, without following redirects.
 
-        `now` is the service's time, if it is not what the worker takes for it.
+        `anew` uses a new connection. `now` is the service's time, if `server_time` is wrong.
         """
         session = self._session_of_retries if anew else self._session
         headers = _forwarded_headers(request.headers)
@@ -314,7 +315,7 @@ class TaskProxy:
             )
 
     def _authorization(self, method: str, target: str, now: float | None) -> str:
-        """The header for one attempt. It has no hash of the body, which may be longer than the memory."""
+        """Return the header for one attempt, without a hash of the body: not every body fits into memory."""
         origin = Origin.of(target)
         resource = "/" + target.split("/", 3)[3]
         timestamp = int(self._server_time() if now is None else now)
@@ -353,7 +354,7 @@ class _RunSigner(Signer):
 
     @cached_property
     def about(self) -> dict[str, str]:
-        """The headers by which a task learns on whose behalf a call was made."""
+        """The headers that tell a task with which client and scopes a call was made."""
         credentials = self.credentials
         about = {
             "X-Taskcluster-Proxy-Version": __version__,
@@ -390,12 +391,12 @@ def _check(received: aiohttp.ClientResponse) -> None:
 
 
 def _shown(target: str) -> str:
-    """A URL without its query, which may contain a signature."""
+    """Return a URL without its query, which may contain a signature."""
     return target.partition("?")[0]
 
 
 async def _first_bytes(request: web.BaseRequest) -> tuple[bytes, bool]:
-    """The first bytes of a body, and whether they are all of it."""
+    """Return the first bytes of a body, and whether they are the whole body."""
     body = bytearray()
     while len(body) < RETRIED_BODY:
         block = await request.content.readany()
@@ -422,7 +423,7 @@ def _forwarded_headers(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
 def _session(*, force_close: bool = False) -> aiohttp.ClientSession:
     """Return a session; with `force_close`, it uses no connection twice.
 
-    When a load balancer was restarted, each retry would fail on another idle connection.
+    Without that, after a restart of a load balancer, each retry could fail on another idle connection.
     """
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, force_close=force_close),
@@ -432,7 +433,7 @@ def _session(*, force_close: bool = False) -> aiohttp.ClientSession:
         skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
         read_bufsize=_BLOCK,
     )
-    # aiohttp has no option for it, and would repeat PUT and GET by itself, also what must be sent once.
+    # aiohttp repeats PUT and GET by itself, even calls that must be sent once. No option turns that off.
     session._retry_connection = False  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     return session
 

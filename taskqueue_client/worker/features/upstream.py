@@ -59,10 +59,10 @@ class UpstreamTask(msgspec.Struct, frozen=True, rename="camel"):
 
     Attributes:
         task_id: The task.
-        task_type: What kind of task it is; passed on.
+        task_type: The kind of task; passed on to `UpstreamArtifact`.
         paths: The artifacts' names, in which `*` stands for any text. Default: all artifacts of the latest
             run.
-        formats: Passed on, for example the formats to sign.
+        formats: For example the formats to sign; passed on to `UpstreamArtifact`.
         optional: Leave out artifacts that do not exist.
     """
 
@@ -78,7 +78,7 @@ prepare(UpstreamTask)
 _KEYS = frozenset(UpstreamTask.__struct_encode_fields__)
 
 _LIKENESS = 0.85
-"""From this similarity on, a key is misspelled; that of `task`, which is not, to `taskId` is 0.8."""
+"""A key at least this similar to a known one is misspelled. `task` is not, and has 0.8 with `taskId`."""
 
 
 class DownloadOptions(TypedDict, total=False):
@@ -142,8 +142,8 @@ class UpstreamArtifact:
 def upstream_tasks(given: Any) -> list[UpstreamTask]:
     """Read a list of upstream artifacts.
 
-    Unknown keys are ignored, as scripts of scriptworker have their own. A misspelled key is refused: `path`
-    instead of `paths` would stand for all artifacts of the task.
+    Unknown keys are ignored, as scripts of scriptworker have their own. A misspelled key is refused: with
+    `path` instead of `paths`, all artifacts of the task would be downloaded.
     """
     try:
         listed = cast("list[Any]", given if isinstance(given, (str, dict)) else [*given])
@@ -167,12 +167,12 @@ def _check_keys(listed: list[Mapping[str, Any]]) -> None:
 def upstream_of_payload(payload: Mapping[str, Any], allowed: Container[str]) -> list[UpstreamTask]:
     """Read `upstreamArtifacts` of a payload.
 
-    It may name the tasks in `allowed`: the task's dependencies and the decision task of its group. Otherwise,
-    a payload could have a worker sign or publish the files of any task of the deployment.
+    It may name only tasks in `allowed`: the task's dependencies and the decision task of its group. Without
+    this check, a payload could have a worker sign or publish the files of any task of the deployment.
 
     Raises:
-        MalformedPayload: It is missing, does not have the form, has a path that leads out of a directory, or
-            names another task.
+        MalformedPayload: The list is missing or not valid, has a path that leads out of a directory, or names
+            a task that is not in `allowed`.
     """
     try:
         tasks = upstream_tasks(payload["upstreamArtifacts"])
@@ -202,10 +202,10 @@ _ABOUT_THE_PAYLOAD = (
 
 
 def with_outcomes_of_the_task(steps: Conversation[R]) -> Conversation[R]:
-    """Download the artifacts that the payload lists; a failure is the outcome of the task, not of the worker.
+    """Download the artifacts that the payload lists; raise errors that the list causes as task outcomes.
 
-    Otherwise a few tasks with a wrong list would shut the worker down, as repeated internal errors do. What a
-    proxy responds in the place of the service is a failure of the worker.
+    Otherwise a few tasks with a wrong list would shut the worker down, as repeated internal errors do. An
+    error response of a proxy in place of the service is not caused by the list.
     """
     try:
         return (yield from steps)
@@ -235,7 +235,8 @@ def downloading_upstream(
 ) -> Conversation[list[UpstreamArtifact]]:
     """Download artifacts to `directory`/`to`/TASK_ID/NAME, and return them in order, each once.
 
-    One that several entries name has the formats of all of them, and is optional if all say so.
+    An artifact that several entries name has the formats of all these entries, and is optional if it is
+    optional in all of them.
     """
     number("concurrency", concurrency, least=1)
     top = path_inside(directory, to, "to", allow_outside=allow_outside)
@@ -260,7 +261,7 @@ def downloading_upstream(
 def _chains(
     client: TransferClient, tasks: Iterable[UpstreamTask], keys: str | Sequence[str], concurrency: int
 ) -> Conversation[dict[str, ChainOfTrust]]:
-    """Verify the chain of trust of each task once, and return them by the task."""
+    """Verify the chain of trust of each task once; return the chains by task id."""
     task_ids = dict.fromkeys(each.task_id for each in tasks)
     verifying = (verify_chain_of_trust(client, each, keys) for each in task_ids)
     chains = yield from Together(verifying, max(1, min(concurrency, len(task_ids))))
@@ -268,9 +269,9 @@ def _chains(
 
 
 def _latest_runs(tasks: Iterable[UpstreamTask]) -> Conversation[dict[str, int]]:
-    """Return the latest run of each task: it may be rerun, and artifacts of two runs must not be mixed.
+    """Return the latest run by task id: a task may be rerun, and artifacts of two runs must not be mixed.
 
-    Tasks whose statuses the credentials may not read have none, and those that the Queue does not know.
+    Tasks that the Queue does not know are left out, and all tasks if the credentials may not read statuses.
     """
     task_ids = dict.fromkeys(slugid("task_id", each.task_id) for each in tasks)
     if not task_ids:
@@ -285,7 +286,7 @@ def _latest_runs(tasks: Iterable[UpstreamTask]) -> Conversation[dict[str, int]]:
 
 
 def _joined(first: UpstreamTask, other: UpstreamTask) -> UpstreamTask:
-    """Return the entry for an artifact that two entries name, with all that either asks for."""
+    """Return one entry for an artifact that two entries name: with the formats of both."""
     return msgspec.structs.replace(
         first,
         formats=tuple(dict.fromkeys([*first.formats, *other.formats])),
@@ -294,7 +295,7 @@ def _joined(first: UpstreamTask, other: UpstreamTask) -> UpstreamTask:
 
 
 def _check_files(wanted: Iterable[tuple[str, str]]) -> None:
-    """Refuse artifacts of a task that would be one file, as `a/b` and `a//b`: the last one would stay."""
+    """Refuse artifacts of a task with the same path, as `a/b` and `a//b`: one would overwrite the other."""
     files: dict[tuple[str, str], str] = {}
     for task_id, name in wanted:
         other = files.setdefault((task_id, posixpath.normpath(name)), name)
@@ -326,7 +327,7 @@ def _names(
 
 
 def matches(path: str, name: str) -> bool:
-    """Return whether a name is a path with any text for each `*`, of which there is one at least.
+    """Return whether a name matches a path, in which each `*` stands for any text; there is one at least.
 
     A regular expression could take years for a path of a payload, and would block the whole worker.
     """
@@ -374,7 +375,7 @@ def _download(
     except (InvalidArgument, IsADirectoryError) as error:
         if isinstance(error, InvalidArgument) and error.argument != "to":
             raise
-        # The names of artifacts are free: "a" and "a/b", of which no directory can have both.
+        # A task may have artifacts "a" and "a/b": no directory can have both as files.
         finding = f"the artifact {name!r} of {task_id} cannot be a file below {directory}: {error}"
         raise InvalidArgument("paths", name, "", finding) from error
     assert result.path is not None  # noqa: S101 - it has one as it was downloaded to a path
@@ -394,7 +395,7 @@ def downloading_to(
     verified_by: PublicKeys | ChainOfTrust | None = None,
     allow_outside: bool = False,
 ) -> Conversation[DownloadResult]:
-    """Download one artifact to a path relative to `directory`, whose parents are created, or to memory."""
+    """Download one artifact to a path relative to `directory`, creating its parents, or to memory."""
     path = None
     if to is not None:
         path = yield from Work(partial(_place, directory, to, allow_outside=allow_outside))
@@ -411,16 +412,16 @@ def downloading_to(
 def _place(directory: Path, to: str | os.PathLike[str], *, allow_outside: bool) -> Path:
     """Make the directories above a file, and return its path.
 
-    A path at which there can be no file is refused as an argument: it may be the payload's.
+    A path at which there can be no file raises InvalidArgument: it may come from the payload.
     """
     path = path_inside(directory, checked_path(to), "to", allow_outside=allow_outside)
     try:
-        _is_file(path)  # fails for a path that is too long, for which thousands of directories would be made
+        _is_file(path)  # fails for a path that is too long, before thousands of directories are made
         if allow_outside:
             path.parent.mkdir(parents=True, exist_ok=True)
         else:
             os.close(open_folder(path.parent, make=True))
-        is_file = _is_file(path)  # fails for a name that is too long only now that its directory exists
+        is_file = _is_file(path)  # again: the directory exists now, so a name that is too long fails
     except (OSError, RecursionError) as error:
         if isinstance(error, OSError) and error.errno not in _IMPOSSIBLE:
             raise
@@ -431,10 +432,10 @@ def _place(directory: Path, to: str | os.PathLike[str], *, allow_outside: bool) 
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether there is a file or nothing.
+    """Return whether there is a regular file at a path, or nothing.
 
     Raises:
-        OSError: There can be neither.
+        OSError: There can be no file at the path.
     """
     with suppress(FileNotFoundError):
         return S_ISREG(path.stat().st_mode)
