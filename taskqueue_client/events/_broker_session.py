@@ -54,8 +54,8 @@ _LOSSES: Final = (aiormq.AMQPError, PAMQPException, OSError, RuntimeError)
 class _AnyAddress(TransportFactory):
     """Connects to the address of the broker that responds first (RFC 8305).
 
-    aiormq tries one after the other: one that does not respond, such as that of IPv6 without a route, takes
-    all the time for connecting. asyncio's own option loses a socket if it is canceled, and uvloop has none.
+    aiormq tries them one after the other: one that does not respond, such as an IPv6 address without a route,
+    takes all the time for connecting. asyncio's own option leaks a socket if canceled, and uvloop lacks it.
     """
 
     def __init__(self, tls: ssl.SSLContext | None) -> None:
@@ -81,7 +81,7 @@ class Delivery:
     event: Event
 
     def again(self) -> Delivery:
-        """Return what the broker would deliver after a rejection."""
+        """Return the delivery that the broker would make after a rejection."""
         event = msgspec.structs.replace(self.event, redeliveries=self.event.redeliveries + 1)
         return Delivery(self.session, self.tag, event)
 
@@ -112,7 +112,7 @@ class BrokerSession:
     async def open(cls, plan: Plan, deliver: Callable[[Delivery], None], *, resumes: bool) -> Self:
         """Connect, declare, bind and consume.
 
-        `deliver` is called with each message, in order. A durable queue is expected to exist if it `resumes`.
+        `deliver` is called with each message, in order. With `resumes`, a durable queue is expected to exist.
         """
         tls = plan.settings.ssl_context()
         connection = aiormq.Connection(_url(plan.settings), context=tls, transport_factory=_AnyAddress(tls))
@@ -153,9 +153,9 @@ class BrokerSession:
             await channel.queue_bind(self.queue, binding.exchange, binding.routing_key_pattern)
 
     async def bind_again(self) -> None:
-        """Bind again: a binding ends without a word if its exchange is deleted, or if somebody removes it.
+        """Bind again: a binding ends without a notice if its exchange is deleted, or if somebody removes it.
 
-        Uses a separate channel: the broker closes it at a refusal, and the consumer goes on.
+        Uses a separate channel, which the broker closes if it refuses: the consumer's channel stays open.
 
         Raises:
             BrokerRefused: An exchange does not exist, or the user may not bind any more.
@@ -175,7 +175,7 @@ class BrokerSession:
 
     @staticmethod
     def lost_bindings(reason: Exception) -> bool:
-        """Return whether a session ended as an exchange, with its bindings, or the queue did not exist."""
+        """Return whether a session ended because the queue, or an exchange and its bindings, do not exist."""
         return isinstance(reason.__cause__, aiormq.ChannelNotFoundEntity)
 
     async def check(self) -> int:
@@ -231,7 +231,7 @@ class BrokerSession:
             await self._disconnect()
 
     async def _disconnect(self) -> None:
-        """Close the connection, also one of a broker that does not respond: it may respond again."""
+        """Close the connection, even if the broker does not respond: it may respond again later."""
         with suppress(TimeoutError):  # the connection is being closed all the same
             async with asyncio.timeout(CLOSING):
                 await self._connection.close()
@@ -261,17 +261,17 @@ def broker_errors(settings: PulseSettings | None) -> Generator[None]:
     except asyncio.CancelledError as error:
         if is_canceled():
             raise
-        message = f"{where}the connection ended"  # how aiormq tells waiting callers
+        message = f"{where}the connection ended"  # aiormq cancels waiting callers then
         raise BrokerLost(message) from error
     except Exception as error:
         if type(error) is not Exception:
             raise
-        message = f"{where}the connection ended"  # how aiormq tells them if the end follows a whole frame
+        message = f"{where}the connection ended"  # what aiormq raises if the end follows a whole frame
         raise BrokerLost(message) from error
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Return whether no retry can help: the certificate is untrusted, or the virtual host does not exist."""
+    """Return whether no retry can help, as with an untrusted certificate or an unknown virtual host."""
     is_refused = isinstance(error, _REFUSALS) or error.args[:1] == (_NOT_ALLOWED,)
     is_untrusted = isinstance(error.__cause__, ssl.SSLCertVerificationError)
     return is_refused or is_untrusted or _is_about_vhost(error)
@@ -283,7 +283,7 @@ def _is_about_vhost(error: BaseException) -> bool:
 
 
 async def _exists(connection: AbstractConnection, queue: str) -> bool:
-    """Return whether the queue exists. Uses a separate channel: the broker closes it if not."""
+    """Return whether a queue exists. Uses a separate channel: the broker closes it if there is no queue."""
     channel = await connection.channel(publisher_confirms=False)
     try:
         await channel.queue_declare(queue, passive=True)

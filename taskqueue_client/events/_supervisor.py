@@ -27,7 +27,7 @@ _LOG = logging.getLogger(__name__)
 RESPONSE_TIMEOUT: Final = 30.0
 """Seconds the broker has for connecting and declaring, and for each check."""
 BINDING_TIMEOUT: Final = 1.0
-"""Seconds it has for each binding, if that is more in total: each one takes a round trip."""
+"""Seconds for each binding, which takes a round trip; in total at least `RESPONSE_TIMEOUT`."""
 MOST_DOUBLINGS: Final = 16
 """How often the wait between retries is doubled; bounds the power of two in a long outage."""
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class WrongFunction(TypeError):
-    """A hook or handler is asynchronous and must not be, or the other way round: it ends the listener."""
+    """A hook or handler is asynchronous and must not be, or the other way round. Ends the listener."""
 
 
 def awaitable(argument: str, returned: object) -> Awaitable[object]:
@@ -52,10 +52,10 @@ def awaitable(argument: str, returned: object) -> Awaitable[object]:
 
 
 def check_finished(argument: str, returned: object) -> None:
-    """Do nothing if a function that is not asynchronous has returned.
+    """Check, by what a function has returned, that it is not asynchronous.
 
     Raises:
-        WrongFunction: The function is asynchronous: it has not even begun.
+        WrongFunction: The function is asynchronous: only its coroutine was made, and nothing has run.
     """
     if iscoroutine(returned):
         returned.close()  # without a warning that it was not awaited, as the error says so
@@ -63,7 +63,7 @@ def check_finished(argument: str, returned: object) -> None:
 
 
 async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`, with a time limit that a test's clock can hold."""
+    """Return the result of `work`; raise TimeoutError after some seconds on `clock`, which tests can move."""
     task, alarm = asyncio.create_task(work), asyncio.create_task(clock.sleep_async(seconds))
     try:
         await asyncio.wait((task, alarm), return_when=asyncio.FIRST_COMPLETED)
@@ -115,10 +115,10 @@ class Supervisor:
         self._session: BrokerSession | None = None
         self._task: asyncio.Task[None] | None = None
         self._parked: list[Delivery] = []  # of an ended session: the queue may deliver these again
-        self._lost: tuple[float, float] | None = None  # when, on both clocks
-        self._queue_was_lost = False  # since then
+        self._lost: tuple[float, float] | None = None  # the begin of a gap, on both clocks
+        self._queue_was_lost = False  # in the gap
         self._failures = 0
-        self._redelivering: WeakSet[BrokerSession] = WeakSet()  # those of a durable queue that still exists
+        self._redelivering: WeakSet[BrokerSession] = WeakSet()  # sessions of a durable queue that exists
 
     @property
     def queue(self) -> str | None:
@@ -178,7 +178,7 @@ class Supervisor:
             if isinstance(reason, QueueDeleted):
                 self._queue_was_lost = True
                 self._redelivering.clear()
-                self.buffer.extend(self._parked)  # now, as another listener may declare the queue first
+                self.buffer.extend(self._parked)  # now: another listener may declare it again first
                 self._parked = []
             wait = self._next_wait()
             state = State.QUEUE_DELETED if isinstance(reason, QueueDeleted) else State.DISCONNECTED
@@ -211,7 +211,7 @@ class Supervisor:
                 return error
 
     async def _open(self, at_end: AsyncExitStack) -> BrokerSession:
-        """Open a session, to be closed with `at_end`: a caller that is canceled now does not receive it."""
+        """Open a session, which `at_end` closes: a caller that is canceled now does not receive it."""
         resumes = self._counts.connections > 0
         session = await self._session_type.open(self.plan, self._deliver, resumes=resumes)
         at_end.push_async_callback(session.close)
@@ -288,13 +288,13 @@ class Supervisor:
             await self._end_gap()
 
     def _park(self, session: BrokerSession) -> None:
-        """Set aside what was not handed over: a queue that still exists delivers it again."""
+        """Set aside the session's messages that were not handed over: the queue may deliver them again."""
         older, newer = self._split(session)
         self._parked += newer
         self.buffer.extend(older)
 
     def _unpark(self, session: BrokerSession, *, queue_was_lost: bool) -> None:
-        """Put back, before newer messages, those that a lost queue cannot deliver again."""
+        """Drop the messages that were set aside, or put them before newer messages if the queue was lost."""
         older, newer = self._split(session)
         self.buffer.extend([*older, *(self._parked if queue_was_lost else ()), *newer])
         self._parked = []

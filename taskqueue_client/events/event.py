@@ -65,9 +65,9 @@ class Event(msgspec.Struct, frozen=True):
 def read_event(
     exchange: str, routing_key: str, body: bytes, headers: Mapping[str, Any], *, redelivered: bool
 ) -> Event:
-    """Decode a delivery; one that cannot be decoded becomes an `UnreadableMessage`.
+    """Decode a delivery; a message that cannot be decoded becomes an `UnreadableMessage`.
 
-    The exchange is its full name. The headers are `CC` and, from a quorum queue, `x-delivery-count`.
+    `exchange` is the full name. `headers` has `CC` and, from a quorum queue, `x-delivery-count`.
     """
     counted = headers.get("x-delivery-count")
     redeliveries = counted if isinstance(counted, int) else int(redelivered)
@@ -177,8 +177,8 @@ class Gap:
         began: When the listener noticed that it was not connected or not bound, in seconds since the epoch.
         ended: When it was connected and bound again, in seconds since the epoch.
         queue_was_lost: True if the queue is a new one: the messages of this period are lost, and so are older
-            ones that still waited in the queue before it. Also true if an exchange did not exist: the
-            bindings to it had ended. False if the queue kept the messages: they are delivered now.
+            messages that still waited in the old queue. Also true if an exchange did not exist: the bindings
+            to it had ended. False if the queue kept the messages: they are delivered now.
     """
 
     began: float
@@ -191,12 +191,12 @@ class Counts:
     """Counters of a listener's messages since it was created.
 
     Attributes:
-        received: Handed over to the program, including the messages counted below.
+        received: Handed over to the program, also if they were returned to the queue or dropped afterwards.
         unreadable: Handed over as `UnreadableMessage`.
         acknowledged: Acknowledged.
         returned: Failed and returned to the queue.
         dropped: Failed too often and dropped.
-        duplicates: Left out by the duplicate filter.
+        duplicates: Left out by the duplicate filter, and not handed over.
         connections: How often the listener was connected.
     """
 

@@ -104,7 +104,7 @@ class TaskExchange(Exchange[M_co]):
             provisioner_id, worker_type = arguments.task_queue_pair(
                 task_queue_id, provisioner_id, worker_type
             )
-        return Binding(self.full_name, pattern(TASK_FIELDS, locals()))  # which has the fields by name
+        return Binding(self.full_name, pattern(TASK_FIELDS, locals()))  # `locals()`: values by name
 
 
 class GroupExchange(Exchange[M_co]):
@@ -177,7 +177,7 @@ def for_route(
     key = f"route.{_as_text(route)}"
     if "" in route.split(".") or len(key.encode()) > LONGEST_KEY:
         raise InvalidArgument("route", route, allowed)
-    if route.startswith("route."):  # it would wait for keys that begin with `route.route.`
+    if route.startswith("route."):  # the binding would match only `route.route.…`
         raise InvalidArgument("route", route, "a route as in a definition, without the prefix 'route.'")
     return tuple(Binding(exchange.full_name, key) for exchange in exchanges)
 
@@ -218,7 +218,7 @@ LONGEST_KEY: Final = 255
 
 
 class _Field(NamedTuple):
-    """One field of a routing key: the most characters of a value, and whether that may contain dots."""
+    """One field of a routing key: the most characters of a value, and whether the value may have dots."""
 
     name: str
     size: int
@@ -355,7 +355,7 @@ def _matching(field: _Field, value: str | int | None) -> str:
 
 
 def _as_text(value: object) -> str:
-    """Return a value as text. `str` of a member of an enumeration would be the member's name."""
+    """Return a value as text; of an enumeration member the value, where `str` would return its name."""
     if isinstance(value, str):
         return str.__str__(value)
     return str(int(value) if isinstance(value, int) else value)

@@ -100,7 +100,7 @@ class _Consumer(ABC, Generic[HookResult]):
 
     @property
     def buffered(self) -> int:
-        """The number of messages that were received, not handed over; at most `prefetch` of a connection."""
+        """The number of received messages that were not handed over; at most `prefetch` per connection."""
         return len(self._supervisor.buffer)
 
     @property
@@ -118,7 +118,7 @@ class _Consumer(ABC, Generic[HookResult]):
         self._on_loop_thread(lambda: self._fail(leaving=False))
 
     def _open_once(self) -> None:
-        """Note that the block is entered: a second one would receive nothing, or share this one's queue."""
+        """Refuse to enter a second block: it would receive nothing, or share the queue of the first one."""
         if self._opened:
             raise RuntimeError("the listener was opened before; create another one")
         self._opened = True
@@ -140,7 +140,7 @@ class _Consumer(ABC, Generic[HookResult]):
             self._fail(leaving=True)
         elif error is None:
             self._acknowledge()
-        self._stop()  # also the task or thread that waits for an event
+        self._stop()  # also ends the wait of a task or thread for an event
         failure = await self._supervisor.close()
         if failure is not None and error is None:
             raise failure
@@ -203,7 +203,7 @@ class _Consumer(ABC, Generic[HookResult]):
             self.reject()
 
     def _put_back(self) -> None:
-        """Neither acknowledge nor reject the current event: it is the next one, or returns to the queue."""
+        """Put the current event back: the next `get` returns it, or closing returns it to the queue."""
         if self._current is not None:
             self._supervisor.buffer.appendleft(self._current)
             self._current = None
@@ -274,18 +274,18 @@ class AsyncListener(_Consumer[Awaitable[object]]):
             durable queue and never removed. By default the queue ends with the connection.
         prefetch: The largest number of messages that are received but not acknowledged. RabbitMQ takes
             all of them back if one is not acknowledged within its `consumer_timeout` (30 minutes) from its
-            delivery: the handlers of so many messages must take less time together.
+            delivery: the handlers of `prefetch` messages together must take less time.
         redeliveries: How often a message whose handler failed is delivered again before it is dropped. Each
             delivery counts, also one that a lost connection interrupted, and one to a listener that ended
             before it handed the message over: to be retried after restarts, messages need a larger number.
         duplicates: Leaves out events that were acknowledged before.
         reconcile: Called with the `Gap` when the listener is connected again: messages may have been lost,
             so read the status of the tasks that matter. If it raises, the listener reconnects and calls it
-            again. Asynchronous here; `Listener` calls it on a separate thread.
+            again. An asynchronous function; a `Listener` calls a plain function on a separate thread.
         on_state: Called with each `StateChange`; must not block.
         check_interval: Seconds between checks of the connection, the bindings and the length of the queue.
-        wait_initial: Seconds before the first reconnect, also after a message or a successful check; doubled
-            for each retry, with jitter.
+        wait_initial: Seconds before the first reconnect, doubled for each retry, with jitter. A message or a
+            successful check resets the wait.
         wait_max: The longest wait between reconnects, in seconds.
         clock: The clock for all waiting.
 
@@ -344,7 +344,7 @@ class AsyncListener(_Consumer[Awaitable[object]]):
         """Await `handler` for each event until the listener is stopped.
 
         If the handler raises, the error is logged and the event rejected; see `reject`. If it is canceled,
-        the event is the next one, or returns to the queue.
+        the next `get` returns the event again, or closing the listener returns it to the queue.
 
         Raises:
             InvalidArgument: `handler` is not a function.
@@ -365,7 +365,7 @@ class Listener(_Consumer[object]):
 
     The arguments are those of `AsyncListener`, and the functions are not asynchronous. Connection and
     acknowledgments are handled on a separate thread, where `on_state` is called; `reconcile` is called on a
-    third one, where it may block. One thread reads the events, in the process that opened the listener.
+    third thread, where it may block. One thread reads the events, in the process that opened the listener.
     """
 
     _loop: asyncio.AbstractEventLoop | None = None
@@ -399,7 +399,7 @@ class Listener(_Consumer[object]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._process != os.getpid():  # a forked child: the parent goes on with the connection
+        if self._process != os.getpid():  # a forked child: the parent still uses the connection
             return
         try:
             self._call(self._close, error)
@@ -436,7 +436,7 @@ class Listener(_Consumer[object]):
         """Call `handler` on this thread for each event until the listener is stopped.
 
         If the handler raises, the error is logged and the event rejected; see `reject`. If it is interrupted,
-        as by Ctrl-C, the event is the next one, or returns to the queue.
+        as by Ctrl-C, the next `get` returns the event again, or closing the listener returns it to the queue.
 
         Raises:
             InvalidArgument: `handler` is not a function, or an asynchronous one.
@@ -505,6 +505,6 @@ class Listener(_Consumer[object]):
 
 
 def _end(coroutine: Coroutine[Any, Any, object]) -> None:
-    """Cancel the task of a coroutine, which may have ended, or have none: Ctrl-C may come at any moment."""
+    """Cancel the task of a coroutine; close the coroutine if Ctrl-C came before or after its task."""
     task = next((each for each in asyncio.all_tasks() if each.get_coro() is coroutine), None)
     (task.cancel if task else coroutine.close)()

@@ -125,7 +125,7 @@ class PulseSettings:
     @classmethod
     def _of_url(cls, argument: str, url: str) -> Self:
         allowed = _ALLOWED
-        with suppress(ValueError, AttributeError, TypeError):  # whose messages could contain the password
+        with suppress(ValueError, AttributeError, TypeError):  # their messages could contain the password
             parts = urlsplit(url)
             parameters = {name: value for name, value in parse_qsl(parts.query) if name not in _IGNORED}
             if unknown := parameters.keys() - {"heartbeat", "cafile"}:
@@ -161,7 +161,7 @@ class PulseSettings:
 
 
 def _number(read: Callable[[], T]) -> T | int:
-    """Return a number of a URL; -1, which is refused with the name of the part, if it cannot be read."""
+    """Return a number of a URL; -1 if it cannot be read, which the check of the settings refuses by name."""
     try:
         return read()
     except ValueError:
@@ -208,7 +208,7 @@ def make_plan(
 
 
 def without_password(settings: object) -> object:
-    """Return the settings for an error; a URL would show its password."""
+    """Return the settings to show in an error, unless they are text: a URL would show its password."""
     return "<not shown>" if isinstance(settings, str | bytes) else settings
 
 
@@ -221,7 +221,7 @@ def _check_collection(bindings: object) -> None:
 def _check_host(host: str) -> None:
     allowed = "the name or address of the broker, not a URL"
     _check_text("host", host, _HOST, allowed)
-    with suppress(UnicodeError):  # as a name that Python cannot look up, such as one with an empty label
+    with suppress(UnicodeError):  # Python cannot look up the name, such as one with an empty label
         host.encode("idna")
         return
     raise InvalidArgument("host", "<not shown>", allowed)
@@ -236,7 +236,7 @@ def _check_text(argument: str, given: object, pattern: re.Pattern[str], allowed:
 def _full_name(user: str, queue: str) -> str:
     """Return `queue/<user>/<queue>`: Pulse permits a user only queues with this prefix."""
     arguments.check_kind("queue", queue, str, "a str, or None")
-    full_name = f"queue/{user}/{str.__str__(queue)}"  # not the name of a member of an enumeration
+    full_name = f"queue/{user}/{str.__str__(queue)}"  # an enumeration member's value, not its name
     if (
         not _QUEUE_NAME.fullmatch(queue)
         or queue.startswith("queue/")

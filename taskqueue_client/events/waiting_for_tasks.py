@@ -229,7 +229,7 @@ def _until_group_resolved(
     task_group_id: str, schedule: _Schedule, on_progress: Callable[[Counter[TaskState]], object]
 ) -> Conversation[list[TaskStatus]]:
     known: dict[str, TaskStatus] = {}
-    states: Counter[TaskState] = Counter()  # of all known
+    states: Counter[TaskState] = Counter()  # of the tasks in `known`
     reported: Counter[TaskState] = Counter()
     while True:
         state = f"task group {task_group_id}: {_counted(reported)}"
@@ -275,7 +275,7 @@ def _read_statuses(
 def _may_be_resolved(
     event: Event | None, task_group_id: str, known: dict[str, TaskStatus], states: Counter[TaskState]
 ) -> bool:
-    """Update what is known by an event of the group; return whether all its tasks seem resolved."""
+    """Update `known` and `states` with an event; return whether all tasks of the group seem resolved."""
     if event is not None and isinstance(event.message, TaskGroupResolvedMessage):
         return event.message.task_group_id == task_group_id
     status = _status_in(event)
