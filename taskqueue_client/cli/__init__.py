@@ -82,7 +82,7 @@ class _LazyGroup(click.Group):
             formatter.write_dl([(name, line) for name, (_, _, line) in sorted(_COMMANDS.items())])
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:
-        with _failures():  # of the output of --help and --version
+        with _failures():  # printing --help and --version may fail
             return super().make_context(*args, **options)
 
     def invoke(self, ctx: click.Context) -> object:
@@ -96,7 +96,7 @@ class _Ended(KeyboardInterrupt):
 
 @contextmanager
 def _interrupted_by_signals() -> Generator[None]:
-    """Let signals interrupt a command instead of killing it: it removes and says what it has half done.
+    """Let signals interrupt a command, not kill it: it removes partial files, says what it may have changed.
 
     A signal that the parent process ignores, as `nohup` does, stays ignored.
     """

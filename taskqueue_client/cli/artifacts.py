@@ -131,7 +131,7 @@ def get(
             results = asyncio.run(_performed(client, Together(downloads, concurrency)))
     finally:
         if bars is not None:
-            bars.console.show_cursor()  # Ctrl-C while the bars start leaves the cursor hidden
+            bars.console.show_cursor()  # Ctrl-C while the bars start may have left the cursor hidden
     for name, result in zip(chosen, results, strict=True):
         _print(name, result, as_json=as_json)
     ctx.exit(ExitStatus.NOT_COMPLETED if any(isinstance(each, str) for each in results) else ExitStatus.DONE)
@@ -164,7 +164,7 @@ def _download(
 
 
 class _FileInFolder(Destination):
-    """A file whose folder is made when the content comes, so that a missing artifact leaves none behind."""
+    """A file whose folder is created when content comes: a missing artifact must leave no empty folder."""
 
     def restart(self) -> None:
         if self.path is not None:
@@ -231,8 +231,7 @@ def _print(name: str, result: DownloadResult | str, *, as_json: bool) -> None:
 def signed_url(task_id: str, name: str, run_id: int | None, lifetime: float, *, as_json: bool) -> None:
     """Make a URL that gives access to the artifact NAME of a task for a while, without credentials.
 
-    Treat the URL as a secret. With --json, prints an object with `url`
-    and `expires`.
+    Treat the URL as a secret. With --json, prints an object with `url` and `expires`.
     """
     with connect_with_credentials() as queue:
         if queue.credentials is None:

@@ -116,7 +116,7 @@ def command(
         if as_json:
             print_json(finding)
         else:
-            colors = False if os.environ.get("NO_COLOR") else None  # None: on a terminal
+            colors = False if os.environ.get("NO_COLOR") else None  # None: only on a terminal
             click.secho(f"{finding.verdict:<6}", fg=_COLORS[finding.verdict], nl=False, color=colors)
             click.echo(f"{finding.check}: {finding.message}")
     ctx.exit(worst)
@@ -240,7 +240,7 @@ def _task_queue(queue: Queue, task_queue_id: str) -> Result:
 
 
 def _waiting(queue: Queue, task_queue_id: str) -> str:
-    """Return for how long the oldest task has been pending; nothing if that is not long, or unknown."""
+    """Return for how long the oldest task has been pending; an empty str if not for long, or unknown."""
     try:
         oldest = queue.list_pending_tasks(task_queue_id, limit=1).tasks
     except errors.InsufficientScopes:
@@ -299,7 +299,7 @@ def _holder(queue: Queue, held: list[str] | None) -> Holder | None:
 
 
 def _is_authorized(queue: Queue, credentials: Credentials, scope: str) -> bool:
-    """Return whether the service accepts a request restricted to the scope; else it responds with 401."""
+    """Return whether the service accepts requests restricted to a scope; it refuses the others with 401."""
     restricted = msgspec.structs.replace(credentials, authorized_scopes=[scope])
     try:
         queue.with_credentials(restricted).current_scopes()
@@ -362,7 +362,7 @@ def _pulse(subject: Subject) -> Result:
         with Listener(settings, bindings, on_state=UntilConnected()):
             return Verdict.GOOD, f"{settings}: connected and bound"
     except (errors.BrokerLost, errors.BrokerRefused) as error:
-        reason = in_one_line(error).removesuffix(".")  # RabbitMQ ends some with one
+        reason = in_one_line(error).removesuffix(".")  # some texts of RabbitMQ end with a full stop
         return Verdict.WRONG, f"{reason}: check PULSE_URL"
     except (errors.TaskQueueError, OSError, ImportError) as error:  # an OSError if the `cafile` is unreadable
         return Verdict.WRONG, in_one_line(error)
@@ -375,7 +375,7 @@ def _storage(queue: Queue, task_id: str | None) -> Result:
     stored = {StorageType.S3, StorageType.OBJECT}
     try:
         names = [each.name for each in queue.iter_latest_artifacts(task_id) if each.storage_type in stored]
-        name = min(names, key=lambda each: not each.startswith("public/"), default=None)  # most may get it
+        name = min(names, key=lambda each: not each.startswith("public/"), default=None)  # most may read it
         if name is None:
             message = f"not checked: task {task_id} has no artifact of the storage types s3 and object"
             return Verdict.NOTE, message

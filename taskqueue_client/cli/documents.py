@@ -45,10 +45,10 @@ def read_document(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def refusing_depth(path: Path) -> Generator[None]:
-    """Name the file if what it contains is nested too deeply for the step inside.
+    """Raise a Failure with the name of the file if its content is nested too deeply for the block.
 
-    Reading, planning and printing have different limits. Which one is reached first depends on the version of
-    Python.
+    Reading, planning and printing have different limits. Which limit is reached first depends on the version
+    of Python.
     """
     try:
         yield
@@ -57,7 +57,7 @@ def refusing_depth(path: Path) -> Generator[None]:
 
 
 def _json_error(text: str) -> ValueError | None:
-    """Return why a text is not JSON; None if it is JSON, of which YAML would read `1e3` as a string."""
+    """Return why a text is not JSON; None if it is. JSON is not read as YAML, in which `1e3` is a string."""
     try:
         json.loads(text)
     except ValueError as error:
@@ -85,15 +85,15 @@ def _read_json(path: Path, text: str) -> object:
 
 
 class _JsonParts:
-    """Makes the parts of a JSON document, and refuses what JSON or Python lacks, with its place."""
+    """Decodes parts of a JSON document; errors say where a duplicate key, NaN or a too long number is."""
 
     def __init__(self, path: Path, text: str) -> None:
         self._path = path
         self._text = text
-        self._ended = 0  # objects
+        self._ended = 0  # how many objects have ended
 
     def object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        """Return an object; called for each in the order of their ends."""
+        """Return an object. Objects come in the order in which they end."""
         self._ended += 1
         members = dict(pairs)
         if len(members) < len(pairs):
@@ -153,8 +153,8 @@ def _read_yaml(path: Path, text: str) -> object:
 
 
 def _is_tab_in_json(text: str, place: int) -> bool:
-    """Return whether the text before a tab is JSON, which allows it, unlike YAML."""
-    end: int = getattr(_json_error(text), "pos", len(text))  # an error about the digits of a number has none
+    """Return whether there is a tab at this place, after correct JSON: JSON allows the tab, YAML does not."""
+    end: int = getattr(_json_error(text), "pos", len(text))  # too many digits: no `pos`
     return text[place : place + 1] == "\t" and end > place
 
 
@@ -220,7 +220,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def _as_text(self, key: yaml.Node) -> yaml.Node:
-        """Return a key as text, unless it is one of something else, such as `on`, which is `true` in YAML."""
+        """Return a key as text; refuse a key that is another value in YAML, such as `on`, which is `true`."""
         if not isinstance(key, yaml.ScalarNode) or key.tag == _TEXT:
             return key
         value: object = self.construct_object(key)
@@ -234,7 +234,7 @@ _UNFINISHED = 0  # the size of a node whose parts are being counted
 
 
 def _size(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
-    """Return how many values a node is, itself included, and note that of each node in it.
+    """Return how many values a node stands for, itself included; store the number of each node in it.
 
     An alias counts as often as it is used.
     """

@@ -68,7 +68,7 @@ def failure_of(error: Exception) -> Failure | None:
 
 
 def _effect(error: Exception) -> str:
-    """Return what to add if a call may have changed something although its response was lost."""
+    """Return a remark if a call without a response may have changed something; else an empty str."""
     if isinstance(error, errors.CallFailed) and error.attempted.outcome_unknown:
         return "" if error.attempted.method == "GET" else f"; {error.endpoint} may have taken effect"
     return ""
@@ -86,10 +86,10 @@ def status_of(error: BaseException | None) -> ExitStatus:
 
 
 def done_for_all(task_ids: Sequence[str], act: Callable[[str], object]) -> bool:
-    """Act on each task, also after the Queue has refused it for another one; return whether it refused none.
+    """Call `act` for each task, even if the Queue refuses another one; return whether it refused none.
 
     Raises:
-        ApiError: The Queue refused the only task, or the credentials, or is in trouble.
+        ApiError: The Queue refused the only task, or refused the credentials, or has an error of its own.
     """
     was_refused = False
     for task_id in task_ids:

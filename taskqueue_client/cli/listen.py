@@ -55,9 +55,10 @@ def command(
 ) -> None:
     """Print the Queue's messages as they are published, from the RabbitMQ that PULSE_URL names.
 
-    Without an option, prints all messages. A line begins with the time of the event, or that of the receipt
-    if the message has none, and ends with the reason of an exception. When the connection is lost, it is
-    made again. With --json, prints an object for each message, with `exchange`, `routes` and the `message`.
+    Without an option, prints all messages. Options that name subjects may be repeated. A line begins with the
+    time of the event, or of the receipt if the message has none, and ends with the reason of an exception. A
+    lost connection is made again. With --json, prints an object for each message, with `exchange`, `routes`
+    and the `message`.
     """
     leave_logging_to_on_state()
     until_connected = UntilConnected()
@@ -76,7 +77,7 @@ def command(
                 document = {"exchange": event.exchange, "routes": event.routes, "message": _content(event)}
                 print_either(document, printable(line_of(event, machine_time())), as_json=as_json)
     except events.BrokerRefused as error:
-        reason = str(error).removesuffix(".")  # RabbitMQ ends some with one
+        reason = str(error).removesuffix(".")  # some texts of RabbitMQ end with a full stop
         raise Failure(f"RabbitMQ refused: {reason}: check PULSE_URL", ExitStatus.REFUSED) from error
     except events.BrokerLost as error:
         raise Failure(f"cannot reach RabbitMQ: {error}: check PULSE_URL", ExitStatus.NO_RESPONSE) from error
@@ -136,7 +137,7 @@ def _content(event: events.Event) -> object:
 
 
 def line_of(event: events.Event, received: datetime) -> str:
-    """Return the line about an event. It begins with the event's time, or that of the receipt without one."""
+    """Return the line about an event. It begins with the event's time or, if it has none, `received`."""
     message = event.message
     if isinstance(message, events.UnreadableMessage):
         return f"{in_utc(received)} {event} unreadable: {message.reason}"
@@ -153,7 +154,7 @@ def line_of(event: events.Event, received: datetime) -> str:
 
 
 def _time(message: TaskMessage, run: Run) -> datetime | None:
-    """Return when a run became what the message says."""
+    """Return when the run got the state that the message is about; None if it is about something else."""
     match message:
         case TaskPendingMessage():
             return run.scheduled

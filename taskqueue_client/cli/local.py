@@ -36,7 +36,7 @@ class _ClientEntry(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class _Config(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """The file behind `--config`."""
+    """The content of the file of `--config`."""
 
     clients: list[_ClientEntry] = []
     roles: dict[str, list[str]] = {}
@@ -73,7 +73,7 @@ def _client_of(given: str) -> Client:
     help="How long a claim lasts, in seconds or text such as '1 minute'.",
 )
 @click.option(
-    "--max-dependencies", default=10_000, show_default=True, help="Dependencies that a task may have."
+    "--max-dependencies", default=10_000, show_default=True, help="Maximum number of dependencies of a task."
 )
 @click.option("--sign-public-artifacts", is_flag=True, help="Sign the URLs of public artifacts as well.")
 @click.option(
@@ -160,7 +160,7 @@ def command(
     """  # noqa: D301 - for click: it leaves the lines of a paragraph that begins with this character as they are
     is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     stop = _STOP - {signal.SIGHUP} if is_nohup else _STOP
-    signal.pthread_sigmask(signal.SIG_BLOCK, stop)  # before there are threads: these signals are waited for
+    signal.pthread_sigmask(signal.SIG_BLOCK, stop)  # before there are threads: `sigwait` gets these signals
     logging.basicConfig(handlers=[log_handler()], level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("azure").setLevel(logging.WARNING)  # it logs each request otherwise
     logging.getLogger("aiormq").setLevel(logging.CRITICAL)  # it logs tracebacks of lost connections otherwise
@@ -202,6 +202,6 @@ def _print_settings(local: LocalQueue, *, as_json: bool) -> None:
     }
     page = {"page": local.page_url} if local.page_url else {}
     comments = [f"# {name}: {url}" for name, url in page.items()]
-    others = "unset TASKCLUSTER_CERTIFICATE TASKCLUSTER_PROXY_URL"  # of a deployment: they would be used, too
+    others = "unset TASKCLUSTER_CERTIFICATE TASKCLUSTER_PROXY_URL"  # clients would use those of a deployment
     exports = [f"export {name}={shlex.quote(value)}" for name, value in settings.items()]
     click.echo(json.dumps(settings | page) if as_json else "\n".join([*exports, others, *comments]))

@@ -34,10 +34,10 @@ LONG_POLL = 20
 """Seconds that a worker which streams its log may wait for new lines before it responds."""
 
 COMPARED = 64
-"""Old bytes that are requested with the new ones, to see that they belong together."""
+"""Old bytes that are requested with the new ones, to check that the log was not replaced."""
 
 _GZIP_END = 10
-"""Bytes at the end of a gzip stream that a longer one lacks there: an empty block, checksum and length."""
+"""Bytes at the end of a gzip stream that change when it grows: an empty block, checksum and length."""
 
 _PARTIAL, _NOT_MODIFIED, _NO_SUCH_RANGE = 206, 304, 416
 
@@ -117,7 +117,7 @@ class JsonLines:
 
 
 class FollowedLog:
-    """A log that may still grow; each line is written once. `tell` is called with what is waited for."""
+    """A log that may still grow; each line is written once. `tell` gets texts about what is waited for."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class FollowedLog:
         self._log = GrowingLog(LineWriter(write))
         self._tell = tell
         self._told = ""
-        self._has_log = False  # from the first line on
+        self._has_log = False  # whether any part of a log was found
         self._is_live = False
         self._prefer = {"Prefer": f"wait={LONG_POLL}"}
         self._has_told_of_dead_stream = False
@@ -157,7 +157,7 @@ class FollowedLog:
             clock.sleep(interval)
         try:
             self._print_last()
-        finally:  # a worker that was killed may have left no log
+        finally:  # also after an error: a killed worker may have left no log
             self._tell_of_retry(status)
 
     def _say(self, words: str) -> None:
@@ -190,7 +190,7 @@ class FollowedLog:
         return f"{words}, which has not uploaded a log yet"
 
     def _print_last(self) -> None:
-        self._prefer = {}  # what comes later is not waited for
+        self._prefer = {}  # do not wait for new lines
         places = self._places()
         if not places:
             raise Failure(f"{self._which} has no artifact {self._name}", ExitStatus.REFUSED)
@@ -206,10 +206,10 @@ class FollowedLog:
             raise Failure(f"{message}: {in_one_line(error)}", ExitStatus.REFUSED) from error
 
     def _places(self) -> list[tuple[str, ArtifactContent]]:
-        """Return where the log is: the best place while the run goes on first, the best one after it last.
+        """Return the artifacts with the log: first the best one during the run, last the best one after it.
 
-        A worker that streams its log uploads it as well. After a worker was killed, `live.log` leads to
-        where nobody streams it any more.
+        A worker that streams its log uploads it as well. After a worker was killed, `live.log` still refers
+        to its stream, which has ended.
         """
         places: list[tuple[str, ArtifactContent]] = []
         with suppress(ResourceNotFound):
@@ -219,7 +219,7 @@ class FollowedLog:
         return places
 
     def _artifact(self, name: str) -> ArtifactContent:
-        """Return the artifact, with a URL of storage: a CDN may have kept that there was no log yet."""
+        """Return the artifact with the URL of its storage: a CDN may have cached that it did not exist."""
         content = self._queue.artifact(self._task_id, self._run_id, name)
         if content.storage_type != StorageType.S3:
             return content
@@ -262,7 +262,7 @@ class FollowedLog:
             self._tell(f"cannot read the worker's stream of the log, reading {LOG_NAME} instead: {cause}")
 
     def _take_new(self, content: ArtifactContent) -> bool:
-        """Write what is new; return False if the storage has no byte ranges."""
+        """Write what is new; return False if the artifact has no URL from which to request byte ranges."""
         if content.url is None:
             return False
         is_live = True
@@ -306,7 +306,7 @@ class GrowingLog:
     """The received part of a log, by byte ranges of the stored content, which may be gzip.
 
     Attributes:
-        received: Received bytes that a longer log begins with, too.
+        received: The number of received bytes, without those that change when the log grows.
     """
 
     def __init__(self, writer: LineWriter) -> None:
@@ -322,7 +322,7 @@ class GrowingLog:
         self._held = b""  # further received bytes, which may differ in a longer log: the end of gzip
 
     def begin_again(self) -> None:
-        """Expect the log from its start: it is another one."""
+        """Expect the log from its start, as another log has replaced it."""
         self._etag = None
         self._begin(None)
         self._writer.begin_again()
@@ -345,7 +345,7 @@ class GrowingLog:
                 return False
         elif self.received:
             return False
-        self._etag = None  # until all has come
+        self._etag = None  # until the response is complete
         for block in blocks:
             self._add(bytes(block))
         self._etag = incoming.header("ETag")
@@ -363,13 +363,13 @@ class GrowingLog:
             raise BadGzip("the end is missing")
 
     def write_all(self, blocks: Iterable[Block]) -> None:
-        """Write what is new in all of the log, which is decoded already."""
+        """Write what is new in the whole log, whose blocks are decoded already."""
         self.begin_again()
         for block in blocks:
             self._writer.write(bytes(block))
 
     def _continues(self, blocks: Iterator[Block]) -> bool:
-        """Compare the old bytes at the beginning of a response, and take the first new ones."""
+        """Return whether a response begins with the old bytes; then write the first new ones."""
         begin = b""
         while len(begin) < len(self._compared) and (block := next(blocks, None)):
             begin += bytes(block)
@@ -393,10 +393,10 @@ class GrowingLog:
 
 
 class LineWriter:
-    """Writes a text that may begin again at its start: what was written before is skipped, by lines.
+    """Writes a text that may begin again at its start; skips as many lines as were written before.
 
-    A worker's last upload of a log has the same lines as those before, but shorter ones: of a progress bar
-    only the last state is left.
+    Lines are counted, as the last upload of a log has the same lines as the uploads before, but shorter ones:
+    only the last state of a progress bar is left.
     """
 
     def __init__(self, write: Callable[[bytes], object]) -> None:

@@ -32,7 +32,7 @@ STYLES = {
 """The color of each state."""
 
 BAR, FULL_BAR = "cyan", "green"
-"""The colors of progress bars: in 16 colors, rich's own are the same for a full bar and an empty one."""
+"""The colors of progress bars. With 16 colors, rich's own are the same for a full and an empty bar."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -56,7 +56,7 @@ def print_either(value: object, line: str, *, as_json: bool) -> None:
 
 
 def print_change(value: object, line: str, *, as_json: bool) -> None:
-    """Print what a command has changed, such as ids of new tasks, also if output fails or is interrupted."""
+    """Print what a command has changed, such as ids of new tasks; to standard error if output fails."""
     try:
         print_either(value, line, as_json=as_json)
     except (OSError, KeyboardInterrupt):
@@ -65,7 +65,7 @@ def print_change(value: object, line: str, *, as_json: bool) -> None:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return the console for tables: as wide as the terminal, without a terminal as wide as needed.
+    """Return the console for tables: as wide as the terminal or, without one, as wide as needed.
 
     It is interactive only on a terminal: variables such as `FORCE_COLOR` change only its colors.
     """
@@ -82,7 +82,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def _terminal_width() -> int | None:
-    """Return the width if a shell has set it to 0, for which rich shows nothing; else None: rich asks."""
+    """Return the width if a shell has set COLUMNS to 0, which rich would use; else None: rich finds it."""
     return get_terminal_size().columns if os.environ.get("COLUMNS") == "0" else None
 
 
@@ -105,7 +105,7 @@ def in_utc(moment: datetime) -> str:
 
 
 def duration(start: datetime | None, end: datetime | None, now: datetime) -> str:
-    """Format a duration, up to now without an end: `1:02:03`, `12.3 s`."""
+    """Format the time from `start` to `end`, or to `now`: `1:02:03`, `12.3 s`; empty without a start."""
     if start is None:
         return ""
     took = (end or now) - start
@@ -213,7 +213,7 @@ class TerminalFilter:
 
 
 def _shortened(begun: bytes) -> bytes:
-    """Return a beginning without the text of a string, which may be long."""
+    """Return the beginning of a control function without the text of its string, which may be long."""
     if begun[1:2] not in {b"]", b"P", b"X", b"^", b"_"}:
         return begun
     return begun[:2] + (b"\x1b" if begun.endswith(b"\x1b") else b"")

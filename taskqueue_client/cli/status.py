@@ -191,7 +191,7 @@ def followed(
 def blocking(queue: Queue, members: list[TaskAndStatus]) -> list[TaskAndStatus]:
     """Return other tasks that may block unscheduled ones: their dependencies, direct and indirect.
 
-    Those that may still complete are left out: `follow` would wait for them, too.
+    Tasks that may still complete are left out: `follow` would wait for them, too.
     """
     others: list[TaskAndStatus] = []
     seen: set[str] = set()
@@ -207,7 +207,7 @@ def blocking(queue: Queue, members: list[TaskAndStatus]) -> list[TaskAndStatus]:
 
 
 def blockers_of(queue: Queue, task_id: str) -> str:
-    """Return what blocks a task, as `blockers` does; nothing if the credentials may not read it."""
+    """Return what blocks a task, as `blockers` does; an empty str if the credentials may not read it."""
     members = _read(queue, [task_id])
     return blockers(members + blocking(queue, members))
 
@@ -240,7 +240,7 @@ def _read(queue: Queue, task_ids: Collection[str]) -> list[TaskAndStatus]:
         definitions = {each.task_id: each.task for each in queue.iter_tasks(task_ids)}
         statuses = list(queue.iter_statuses(task_ids))
     except InsufficientScopes:
-        return []  # the tasks that were asked for can be followed all the same
+        return []  # the chosen tasks can be followed nevertheless
     return [
         TaskAndStatus(task=definitions[each.task_id], status=each.status)
         for each in statuses
@@ -249,7 +249,7 @@ def _read(queue: Queue, task_ids: Collection[str]) -> list[TaskAndStatus]:
 
 
 class PatientLook:
-    """Reads tasks with `look`; in an outage, returns those that it read last: many graphs take hours.
+    """Reads tasks with `look`; in an outage, returns the tasks that it read last: many graphs take hours.
 
     If the first `look` fails, its error is raised: the settings may be wrong.
     """
@@ -261,7 +261,7 @@ class PatientLook:
         self._outage_since: float | None = None
 
     def __call__(self) -> list[TaskAndStatus]:
-        """Return the tasks. In an outage, write a note to standard error, and return the last ones.
+        """Return the tasks. In an outage, write a note to standard error, and return the tasks read last.
 
         Raises:
             CallFailed: The Queue refuses, or an outage takes longer than `OUTAGE_MOST`.
@@ -331,7 +331,7 @@ def _show_live(snapshots: Iterator[_Snapshot], now: Callable[[], datetime]) -> l
             for latest in snapshots:  # noqa: B007 - `render` shows it, also between snapshots
                 live.refresh()
     finally:
-        output.show_cursor()  # Ctrl-C while `Live` starts leaves the cursor hidden
+        output.show_cursor()  # Ctrl-C while `Live` starts may have left the cursor hidden
     return latest[0]
 
 

@@ -40,11 +40,11 @@ def command(
     definition. `deadline` and `expires` may be durations like "2 hours". Everything is checked before
     anything is sent. With --dry-run, neither deployment nor credentials are needed.
 
-    A file that is submitted again becomes new tasks. If a submission was interrupted, first cancel what it
-    has created.
+    Submitting a file again creates new tasks. If a submission was interrupted, first cancel what it has
+    created.
 
-    With --json, prints an object with `taskGroupId` and, by name, `taskIds`. With --dry-run, it is one for
-    each task, with `name`, `taskId` and the definition, `task`; --wait adds what `watch` prints.
+    With --json, prints an object with `taskGroupId` and, by name, `taskIds`; --wait adds what `watch` prints.
+    With --dry-run, prints an object for each task, with `name`, `taskId` and the definition, `task`.
     """
     document = read_document(file)
     if dry_run:

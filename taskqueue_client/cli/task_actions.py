@@ -56,7 +56,7 @@ def cancel(task_ids: tuple[str, ...], group: str | None, *, as_json: bool) -> No
 @some_task_ids_argument
 @json_option
 def rerun(task_ids: tuple[str, ...], *, as_json: bool) -> None:
-    """Add a run to resolved tasks, whatever their state; dependencies are not waited for.
+    """Add a run to tasks that are resolved or unscheduled; dependencies are not waited for.
 
     With --json, prints the status of each task.
     """
@@ -121,7 +121,7 @@ def quarantine(
 
     With --json, prints the worker.
     """
-    if math.isnan(hours):  # which click finds in every range
+    if math.isnan(hours):  # click accepts nan in every range
         raise click.BadParameter("nan is not in the range 0<=x<=876000.", param_hint="'--hours'")
     with connect_with_credentials() as queue:
         queue.ping()  # measures the clock skew
@@ -145,9 +145,9 @@ def quarantine(
 def retrigger(task_ids: tuple[str, ...], *, exact: bool, as_json: bool) -> None:
     """Create copies of tasks, with new ids, in the groups of the originals, which must not be sealed.
 
-    Created, deadline and expires are moved to now. Dependencies and routes are dropped, so that a copy starts
-    at once and does not replace the original in the index. With --json, prints an object with `taskId`,
-    `newTaskId` and `status` for each task.
+    `created` is now, and `deadline` and `expires` are moved by the same time. Dependencies and routes are
+    dropped, so that a copy starts at once and does not replace the original in the index. With --json, prints
+    an object with `taskId`, `newTaskId` and `status` for each task.
     """
     with connect_with_credentials() as queue:
 
@@ -187,13 +187,13 @@ def _change_each(
 
 
 def _for_each(task_ids: tuple[str, ...], act: Callable[[str], None]) -> None:
-    """Act on each task, also after the Queue has refused it for another one."""
+    """Call `act` for each task, even if the Queue refuses another one; exit with status 1 in this case."""
     if not done_for_all(task_ids, act):
         click.get_current_context().exit(ExitStatus.NOT_COMPLETED)
 
 
 def _copied(task: dict[str, Any], now: datetime, *, exact: bool) -> TaskDefinition:
-    """Return a definition for a copy of a task, with the same time to its deadline and expiry."""
+    """Return a definition for a copy of a task, created now, with as much time to deadline and expiry."""
     copy = dict(task)
     if not exact:
         copy |= {"dependencies": [], "requires": "all-completed", "routes": []}

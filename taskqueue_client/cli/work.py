@@ -96,11 +96,11 @@ def command(
     `max_idle`: correct the configuration.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent may ignore it: exit codes would be lost
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a parent may block those that shut the worker down
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a parent may block signals that shut the worker down
     runner = WorkerRunner.on_stdio() if worker_runner else None
     as_json = as_json or log_format == "json"
     handler = _set_up_logs(runner, as_json=as_json)
-    connect_with_credentials().close()  # fails with the missing variable
+    connect_with_credentials().close()  # fails if a variable is missing, and names it
     given: dict[str, Any] = {
         name: setting_of_text(name, value) if isinstance(value, str) else value
         for name, value in settings.items()
@@ -138,7 +138,7 @@ def _errors_of_machine() -> Generator[None]:
 
 
 def _worker_class(name: str, given: Mapping[str, object]) -> type[WorkerLoop]:
-    """Return the class of a name, which can be called with the arguments `given`."""
+    """Return the worker class with this name; fail unless it takes the arguments `given`."""
     module_name, _, class_name = name.partition(":")
     if not (module_name and class_name) or module_name.startswith(".") or module_name.endswith(".py"):
         example = "my_workers.build:Builder for a class in my_workers/build.py"
