@@ -141,7 +141,7 @@ def _read_yaml(path: Path, text: str) -> object:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         if mark and path.suffix not in _YAML and _is_tab_in_json(text, mark.index):
-            return _read_json(path, text)  # its error says what is wrong
+            return _read_json(path, text)  # raises an error that says what is wrong
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = error.problem or error.context or ""
         problem = f"{error.context}, {problem}" if problem.startswith("but ") else problem

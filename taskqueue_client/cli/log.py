@@ -57,7 +57,7 @@ def command(
     """Print the log of a task.
 
     While the task is pending or running, new lines are printed as its worker streams or uploads them, and
-    what is waited for is printed to standard error. A task that is blocked, because a dependency failed, is
+    standard error says what the command waits for. A task that is blocked, because a dependency failed, is
     not waited for. With --json, prints an object with `line` for each line.
 
     On a terminal, colors of the log are shown, and its other control sequences are removed. A pipe or file
@@ -206,7 +206,7 @@ class FollowedLog:
             raise Failure(f"{message}: {in_one_line(error)}", ExitStatus.REFUSED) from error
 
     def _places(self) -> list[tuple[str, ArtifactContent]]:
-        """Return the artifacts with the log: first the best one during the run, last the best one after it.
+        """Return the artifacts with the log: the first is the best during the run, the last after the run.
 
         A worker that streams its log uploads it as well. After a worker was killed, `live.log` still refers
         to its stream, which has ended.
@@ -244,7 +244,7 @@ class FollowedLog:
             try:
                 if not self._take_new(content):
                     self._write_all(name)
-            except BadGzip:  # another log has taken its place
+            except BadGzip:  # another log has replaced this one
                 self._log.begin_again()
             except (StorageFailed, StreamInterrupted) as error:  # not there yet, or the worker has ended
                 self._is_live = False
@@ -274,7 +274,7 @@ class FollowedLog:
                     raise
                 if error.status == _NOT_MODIFIED or not self._log.received:  # or the log is empty
                     return True
-                self._log.begin_again()  # it is shorter than before, as it is compressed now
+                self._log.begin_again()  # the stored log is shorter: it is compressed now
         return True
 
     def _request(self, url: str) -> bool:

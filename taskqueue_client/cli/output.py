@@ -177,7 +177,7 @@ _CONTROL = re.compile(
     + rb"|\x1b\[" + _PARAMETERS + rb"[@-~]"  # the cursor, erasing, modes
     + rb"|" + _STRING + rb"(?:\x07|\x1b\\|(?=[\x18\x1a\x1b\n]|\Z))"  # the title, the clipboard, links
     + rb"|\x1b[ -/]{0,%d}[0-~]" % _LONGEST  # a reset, character sets
-    + rb"|\xc2(?:[\x80-\x9f]|(?![\xa0-\xbf]))"  # the same as one character, and what could become one
+    + rb"|\xc2(?:[\x80-\x9f]|(?![\xa0-\xbf]))"  # controls of one character, and a byte that may begin one
     + rb"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"  # all but tab, line feed and carriage return
 )  # fmt: skip
 """Control functions by ECMA-48, section 5, in UTF-8."""
@@ -197,7 +197,7 @@ class TerminalFilter:
     Colors and other attributes of characters (SGR, `ESC [ … m`), tabs, line feeds and carriage returns
     pass. Removed are sequences that move the cursor, erase, set the title, write to the clipboard (OSC 52),
     make links or reset the terminal, and single control characters. A string such as a title ends with its
-    line at the latest, so that one without an end does not hide the rest of the log.
+    line at the latest, so that a string without an end does not hide the rest.
     """
 
     def __init__(self) -> None:

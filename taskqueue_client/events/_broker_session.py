@@ -232,7 +232,7 @@ class BrokerSession:
 
     async def _disconnect(self) -> None:
         """Close the connection, even if the broker does not respond: it may respond again later."""
-        with suppress(TimeoutError):  # the connection is being closed all the same
+        with suppress(TimeoutError):  # the connection is being closed nevertheless
             async with asyncio.timeout(CLOSING):
                 await self._connection.close()
 

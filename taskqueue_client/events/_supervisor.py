@@ -178,7 +178,7 @@ class Supervisor:
             if isinstance(reason, QueueDeleted):
                 self._queue_was_lost = True
                 self._redelivering.clear()
-                self.buffer.extend(self._parked)  # now: another listener may declare it again first
+                self.buffer.extend(self._parked)  # now: another listener may declare the queue again
                 self._parked = []
             wait = self._next_wait()
             state = State.QUEUE_DELETED if isinstance(reason, QueueDeleted) else State.DISCONNECTED

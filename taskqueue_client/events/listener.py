@@ -135,7 +135,7 @@ class _Consumer(ABC, Generic[HookResult]):
 
     async def _close(self, error: BaseException | None) -> None:
         if self._is_running:
-            self._current = None  # returns to the queue: its handler may not have begun, and may yet fail
+            self._current = None  # the event returns to the queue: its handler may still fail
         elif isinstance(error, Exception):
             self._fail(leaving=True)
         elif error is None:
@@ -192,7 +192,7 @@ class _Consumer(ABC, Generic[HookResult]):
 
     @contextmanager
     def _handling(self, event: Event) -> Generator[None]:
-        """Reject an event whose handler fails, put back one whose handler is interrupted, as by Ctrl-C."""
+        """Reject an event whose handler fails; put it back if the handler is interrupted, as by Ctrl-C."""
         try:
             yield
         except BaseException as error:
@@ -276,8 +276,8 @@ class AsyncListener(_Consumer[Awaitable[object]]):
             all of them back if one is not acknowledged within its `consumer_timeout` (30 minutes) from its
             delivery: the handlers of `prefetch` messages together must take less time.
         redeliveries: How often a message whose handler failed is delivered again before it is dropped. Each
-            delivery counts, also one that a lost connection interrupted, and one to a listener that ended
-            before it handed the message over: to be retried after restarts, messages need a larger number.
+            delivery counts, also if a lost connection interrupted it, or the listener ended before it handed
+            the message over: use a larger number if messages are to be retried after restarts.
         duplicates: Leaves out events that were acknowledged before.
         reconcile: Called with the `Gap` when the listener is connected again: messages may have been lost,
             so read the status of the tasks that matter. If it raises, the listener reconnects and calls it

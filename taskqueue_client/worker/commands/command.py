@@ -330,7 +330,7 @@ class _Run:
                 stream = Output(context.log, CAPTURE_LIMIT if name in self._captured else None)
                 self._streams[name] = stack.enter_context(stream)
             with self._process() as process:
-                self._killed_before = out_of_memory_kills()  # now: it does not delay the command
+                self._killed_before = out_of_memory_kills()  # the command does not wait for this
                 span.set("process.pid", process.pid)
                 context.guardian.add(process.pid)
                 stack.callback(context.guardian.remove, process.pid)

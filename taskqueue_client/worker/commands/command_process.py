@@ -71,7 +71,7 @@ class CommandProcess:
     children are not ended if it has ended by itself.
 
     Attributes:
-        pid: Its process id, and that of its process group and session.
+        pid: Its process id, which is also the id of its process group and session.
         ended: How it ended; None as long as it runs.
 
     Raises:
@@ -198,7 +198,7 @@ class CommandProcess:
         """Wait up to `seconds` for output, and copy it."""
         for ready, _ in self._poll.poll(max(seconds, 0) * 1000):
             if ready in self._readers and not self._read(ready):
-                self._poll.unregister(ready)  # everybody has closed it
+                self._poll.unregister(ready)  # all writers have closed the pipe
 
     def _read(self, pipe: int) -> int:
         with suppress(BlockingIOError):
@@ -217,7 +217,7 @@ def _started(
 ) -> subprocess.Popen[bytes]:
     """Start a program; retry for `BUSY` seconds if that fails with a momentary error."""
     stdin, stdout, stderr = streams
-    directory = os.fspath(cwd)  # errors show it as it is given
+    directory = os.fspath(cwd)  # a str, as errors show it
     until = time.monotonic() + BUSY
     while True:
         try:
@@ -262,7 +262,7 @@ class ProcessTree:
         try:
             os.killpg(self._leader, 0)
         except OSError as error:
-            return isinstance(error, PermissionError)  # they are there, and run as another user
+            return isinstance(error, PermissionError)  # its processes run as another user
         return True
 
     def survivors(self) -> list[int]:
@@ -318,7 +318,7 @@ def _signal(
     wait: Callable[[], object],
     is_hurried: Callable[[], bool] = never,
 ) -> tuple[set[int], list[int]]:
-    """Send a signal to each process once; return those that got the signal, and those that live on.
+    """Send a signal to each process once; return the processes that got it, and those that still live.
 
     Parents get the signal before their children: a shell whose child ends first would run its next command.
     Children that a process starts after its SIGTERM get none while the process lives: they may clean up.

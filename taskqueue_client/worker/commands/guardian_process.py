@@ -32,7 +32,7 @@ SEARCH_TIMEOUT = 10.0
 
 
 def main() -> None:
-    """Wait until the worker is gone, then kill what is left of its runs."""
+    """Wait until the worker is gone, then kill the processes that its runs have left."""
     marked, control_groups, groups, *gone = sys.argv[1:]
     marks = _marks_at_the_end(os.fsencode(marked), [0, *map(int, gone)])
     for group in _groups(int(groups)):

@@ -1,7 +1,7 @@
 """The processes of this machine, as Linux shows them in `/proc`, and control groups (version 2).
 
-Functions about processes raise an OSError if there is no `/proc`, or no file descriptor is free. Only what is
-cached uses pathlib, which would double the time that each run with a command spends here.
+Functions about processes raise an OSError if there is no `/proc`, or no file descriptor is free. Only
+cached functions use pathlib, which would double the time that each run with a command spends here.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def _own_control_group() -> Path | None:
 
 
 def _mounted_control_groups() -> tuple[str, Path] | None:
-    """Return which part of the hierarchy (version 2) is mounted, and where; None if none is."""
+    """Return which part of the hierarchy (version 2) is mounted, and where; None without a mount."""
     for line in _lines("/proc/self/mountinfo"):
         fields, _, kind = line.partition(" - ")
         if kind.startswith("cgroup2 "):

@@ -43,10 +43,10 @@ _VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 class RunProcesses:
     """All processes that the commands of a run have started, directly or indirectly.
 
-    They are found by `MARK` in their environment, which children inherit unless it is cleared, and by a
-    control group, which no process can leave, if this process may create one. If this process is killed, the
-    guardian kills them: `mark` begins with the guardian's mark. No mark of another run on this machine begins
-    with `mark`. Safe to use from any thread.
+    They are found by `MARK` in their environment, which children inherit unless it is cleared. If this
+    process may create a control group, they are also found by the group, which they cannot leave. If this
+    process is killed, the guardian kills them: `mark` begins with the guardian's mark. No mark of another run
+    on this machine begins with `mark`. Safe to use from any thread.
 
     Attributes:
         variable: The environment variable that marks the processes.

@@ -114,7 +114,7 @@ class TaskLog:
     def checkpoint(self) -> LogView:
         """Return the first `size` bytes of the log as a file that does not change. Close it.
 
-        Each checkpoint begins with the content of the one before, without that one's `tail`.
+        Each checkpoint begins with the previous checkpoint without its `tail`.
 
         Raises:
             OSError: The log cannot be read.

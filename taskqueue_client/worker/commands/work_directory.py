@@ -255,8 +255,8 @@ def remove_tree(path: Path) -> None:
     machine's own `/dev` and `/home` there.
 
     Raises:
-        OSError: Something could not be removed, such as another user's directory that is not empty, or one
-            at which something is mounted; everything else was removed.
+        OSError: Something could not be removed, such as a mount point, or another user's directory that is
+            not empty; everything else was removed.
     """
     if _remove_if_empty(path):
         return

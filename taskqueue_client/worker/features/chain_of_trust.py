@@ -55,7 +55,7 @@ class SigningKey:
         secrets.add(base64.b64encode(self._key.private_bytes_raw()).decode())
 
     def chain_for(self, claim: TaskClaim, config: WorkerConfig) -> RunChain | None:
-        """Return the chain of trust of a run; None if the task has to request one, and does not."""
+        """Return the chain of trust of a run; None if the task has to request it, but does not."""
         if config.chain_of_trust == "requested" and not _is_requested(claim.task):
             return None
         return RunChain(self, claim)

@@ -298,7 +298,7 @@ class TaskProxy:
         if request.body_exists:
             headers["Content-Length"] = str(len(body) if whole else request.content_length or 0)
         if not whole and request.content_length is None:
-            del headers["Content-Length"]  # sent in chunks, as it comes
+            del headers["Content-Length"]  # the body is sent in chunks, as it arrives
         proxy = self._network.proxy(target)
         if proxy is not None and target.startswith("http:"):  # `proxy_headers` are those of a CONNECT
             headers.update(proxy.headers)

@@ -128,7 +128,7 @@ class UpstreamArtifact:
         path: The file.
         task_type: As in the list of upstream artifacts.
         formats: As in the list of upstream artifacts.
-        download: What is known of the download, such as its size and the hashes that were compared.
+        download: The result of the download, such as its size and the hashes that were compared.
     """
 
     task_id: str
