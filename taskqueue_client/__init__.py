@@ -58,7 +58,7 @@ _LAZY = {
 """The names that are imported on first use, by module."""
 
 
-if not TYPE_CHECKING:  # with it, type checkers would accept any name
+if not TYPE_CHECKING:  # a type checker that saw `__getattr__` would accept any name
 
     def __getattr__(name: str) -> Any:
         """Import a public name on first use (PEP 562)."""

@@ -1,4 +1,4 @@
-"""`taskqueue`, or `python -m taskqueue_client`."""
+"""The entry point of `taskqueue` and `python -m taskqueue_client`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pathlib import Path
 _EXTRA = frozenset({"click", "rich", "yaml"})  # the packages of the extra `cli`
 
 _BY_SIGNAL = 128
-"""The exit status of a command that a signal ends is more."""
+"""The exit status of a command that a signal ends is this plus the number of the signal."""
 
 LINGERING = 30.0
-"""Seconds from the end of a worker to that of its process."""
+"""Seconds within which a process has to end after its worker has ended."""
 
 
 def main() -> None:
@@ -35,7 +35,7 @@ def main() -> None:
         status = code if isinstance(code, int) else int(code is not None)
         if status > _BY_SIGNAL:
             _drop_rest()
-        if sys.argv[1:2] == ["work"]:  # other commands wait until their output has been read
+        if sys.argv[1:2] == ["work"]:  # other commands may wait until their output is read
             end_process_within(LINGERING, status)
             from taskqueue_client.worker.shutdown import SIGNALS  # noqa: PLC0415 - see above
             from taskqueue_client.worker.worker_log import drop_unread_output  # noqa: PLC0415 - see above
@@ -58,10 +58,10 @@ def _imported() -> Callable[..., object]:
 
 
 def end_process_within(seconds: float, status: int) -> None:
-    """End this process if it has not ended by then.
+    """End this process with `status` if it has not ended after `seconds`.
 
-    Python waits for threads of executors, child processes and exit functions: a handler that has left one
-    behind could keep a worker's process, and its machine, for good.
+    Python waits for threads of executors, child processes and exit functions: a handler that has left one of
+    these behind could keep a worker's process, and its machine, running for ever.
     """
 
     def end() -> None:
@@ -75,12 +75,12 @@ def end_process_within(seconds: float, status: int) -> None:
 
     timer = threading.Timer(seconds, end)
     timer.daemon = True
-    with suppress(RuntimeError):  # the system starts no more threads
+    with suppress(RuntimeError):  # the system cannot start another thread
         timer.start()
 
 
 class _Errors(TextIOWrapper):
-    """Standard error. What it does not take is dropped: an exception would replace the exit status."""
+    """Standard error. Text that cannot be written is dropped: an exception would replace the exit status."""
 
     def write(self, text: str, /) -> int:
         with suppress(OSError):
@@ -93,7 +93,7 @@ class _Errors(TextIOWrapper):
 
 
 def _prepare_streams() -> None:
-    """Prepare the streams; closed ones become `/dev/null`, as another file would get their descriptors."""
+    """Prepare the streams. Closed ones become `/dev/null`, or other files would get their descriptors."""
     if reconfigure := getattr(sys.stdout, "reconfigure", None):
         reconfigure(errors="backslashreplace")  # for characters that its encoding lacks
     if hasattr(sys.stderr, "buffer"):  # it is open
@@ -104,7 +104,7 @@ def _prepare_streams() -> None:
 
 
 def _write_rest() -> None:
-    """Write the rest of the output, or drop it: Python would fail again at its end, with another status."""
+    """Write the buffered output, or drop it: at exit, Python would fail again, with another status."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -112,7 +112,7 @@ def _write_rest() -> None:
 
 
 def _drop_rest() -> None:
-    """Drop the rest of the output, for which an interrupted command would wait until somebody reads it."""
+    """Drop the buffered output: an interrupted command would wait until somebody reads it."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, sys.stdout.fileno())
     os.close(nothing)

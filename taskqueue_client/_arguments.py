@@ -79,7 +79,7 @@ def _encoded(part: str | int) -> str:
 
 
 def text(argument: str, given: object, pattern: re.Pattern[str], allowed: str) -> str:
-    """Return a str that matches a pattern. One of a subclass, such as of `str, Enum`, becomes a plain str."""
+    """Return `given`, which must match a pattern, as a plain str; it may be a member of a `str, Enum`."""
     if not isinstance(given, str) or not pattern.fullmatch(given):
         raise InvalidArgument(argument, given, allowed)
     return str.__str__(given)  # `str` of a member of an enumeration is the member's name
@@ -148,7 +148,7 @@ SYSTEM_TEXT = (
 
 
 def check_path(argument: str, given: object) -> None:
-    """Raise InvalidArgument unless an argument is a path, or text, that the system takes."""
+    """Raise InvalidArgument unless an argument is a str or path that the system accepts."""
     path: object = None
     with suppress(TypeError):  # neither text nor a path
         path = os.fspath(cast("str", given))
@@ -170,7 +170,7 @@ def number(argument: str, given: object, *, least: int = 0, most: int | None = N
 
 
 def seconds(argument: str, given: object) -> float | None:
-    """Return a duration in seconds, which may be negative or infinite, or None. False would count as 0."""
+    """Return a duration in seconds, which may be negative or infinite, or None. Booleans are refused."""
     if given is None:
         return None
     found = seconds_of(given) if isinstance(given, str) else given
@@ -264,7 +264,7 @@ def texts(argument: str, given: object) -> list[str]:
 
 
 def moment(argument: str, given: object) -> str:
-    """Return a time as text: see `moment_of`. A date-time is not changed, even without a time zone."""
+    """Return a time as a date-time; see `moment_of`. A date-time is not changed, even without a time zone."""
     return given if isinstance(given, str) and is_date_time(given) else timestamp(moment_of(argument, given))
 
 
@@ -293,7 +293,7 @@ def task_queue_pair(given: object, provisioner_id: object, worker_type: object) 
 
 
 def page_size(given: int | None) -> int | None:
-    """Return the number of items of each page: not 0, as the Queue's only page would be empty."""
+    """Return the number of items of each page. 0 is refused: the Queue would return one empty page."""
     return None if given is None else number("page_size", given, least=1)
 
 

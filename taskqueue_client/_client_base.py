@@ -42,7 +42,7 @@ class Options(TypedDict, total=False):
 
 
 class Deferred:
-    """A method of a client whose module, which takes time to import, is imported when it is first used."""
+    """A method of a client. Its module takes time to import, and is imported on first use of the method."""
 
     def __init__(self, module: str, make_method: Callable[[Any], Any]) -> None:
         self._module = module
@@ -64,7 +64,7 @@ ClientT = TypeVar("ClientT", bound="ClientBase[Any]")
 
 
 def with_attributes(kind: type[T], of: object) -> T:
-    """Return an object with the attributes of another; faster than `copy.copy`, and of any class."""
+    """Return an object of class `kind` with the attributes of `of`; faster than `copy.copy`."""
     other = object.__new__(kind)
     other.__dict__.update(of.__dict__)
     return other
@@ -95,13 +95,13 @@ def share_time(first: ClientBase[Any], second: ClientBase[Any]) -> None:
 def known_time(client: ClientBase[Any]) -> float:
     """Return the service's time in seconds since the epoch; NaN before the first response.
 
-    Unlike `ClientBase.now`, which returns this machine's time then.
+    `ClientBase.now` returns this machine's time until then.
     """
     return client._wire.known_server_time()  # noqa: SLF001 - as above  # pyright: ignore[reportPrivateUsage]
 
 
 def with_retries(client: ClientT, retries: Retries) -> ClientT:
-    """Return a client that retries in another way, with the same credentials and the same connections."""
+    """Return a client that retries as `retries` says, with the same credentials and the same connections."""
     other = with_attributes(type(client), client)
     other._retries = retries  # noqa: SLF001 - as above  # pyright: ignore[reportPrivateUsage]
     return other
@@ -133,7 +133,7 @@ class ClientBase(ABC, Generic[SessionT]):
         self._retries: Retries = PolicyRetries(self._policy)
         self._check_definitions = check_definitions
         self._network = NetworkSettings()
-        # That of the first transfer, for all copies. A dict, as `setdefault` needs no lock: see `Storage`.
+        # The `Storage` of the first transfer, which all copies share. `setdefault` of a dict needs no lock.
         self._storages: dict[type[Storage], Storage] = {}
         self._spans = _call_spans(self.root_url) if tracing else None
         self._open(session)
@@ -204,7 +204,7 @@ class ClientBase(ABC, Generic[SessionT]):
         `queue.with_options(attempts=1).status(task_id)` sets the policy for one call.
 
         Args:
-            tracing: Turn spans for calls on or off; None: as this client.
+            tracing: Turn spans for calls on or off; None: as in this client.
             options: New values of the policy.
 
         Raises:
@@ -212,7 +212,7 @@ class ClientBase(ABC, Generic[SessionT]):
         """
         arguments.check_kind("tracing", tracing, bool | None)
         other = with_attributes(type(self), self)
-        other._policy = replace(self._policy, **options)  # noqa: SLF001 - it is one of us
+        other._policy = replace(self._policy, **options)  # noqa: SLF001 - an object of this class
         other._retries = PolicyRetries(other._policy)  # noqa: SLF001 - as above
         if tracing is not None:
             other._spans = _call_spans(self.root_url) if tracing else None  # noqa: SLF001 - as above
@@ -221,14 +221,14 @@ class ClientBase(ABC, Generic[SessionT]):
     def with_credentials(self, credentials: Credentials | None) -> Self:
         """Return a client with other credentials and the same connections.
 
-        A worker has one for each claimed run. Replacing the credentials of one client does not change
-        another. Closing one closes the connections of all: close only the first one, after the last call.
+        A worker has such a client for each claimed run. Replacing the credentials of one client does not
+        change the others. Closing one closes the connections of all: close only the original, at the end.
 
         Raises:
             InvalidArgument: The credentials are malformed.
         """
         other = with_attributes(type(self), self)
-        other._wire = with_attributes(Wire, self._wire)  # noqa: SLF001 - it is one of us
+        other._wire = with_attributes(Wire, self._wire)  # noqa: SLF001 - an object of this class
         other.credentials = credentials
         return other
 

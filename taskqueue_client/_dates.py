@@ -23,21 +23,21 @@ DATE_TIME = re.compile(
 
 
 def is_date_time(text: str) -> bool:
-    """Return whether the Queue accepts `text` as a date-time: by its form, and as a day that exists."""
+    """Return whether the Queue accepts `text` as a date-time: the form is right, and the day exists."""
     read = epoch_seconds if len(text) <= _LONGEST_KEPT else epoch_seconds.__wrapped__
     return read(text) is not None
 
 
 _LONGEST_KEPT = 100
-"""Characters of texts that the cache of `epoch_seconds` keeps: a payload may have a megabyte instead."""
+"""The length of the longest str in the cache of `epoch_seconds`: in a payload, one may have a megabyte."""
 
 
 @lru_cache(maxsize=128)  # the tasks of a graph have the same few dates
 def epoch_seconds(text: str) -> float | None:
     """Return a date-time as seconds since the epoch; None if the Queue does not accept it as one.
 
-    What is finer than a millisecond is cut off, as by the Queue. NaN if the moment is uncertain: without a
-    zone, and for leap seconds, zones that do not exist, and years that Python does not know.
+    Fractions of a millisecond are cut off, as by the Queue. NaN if the moment is uncertain: without a zone,
+    and for leap seconds, zones that do not exist, and years that Python does not know.
     """
     found = DATE_TIME.fullmatch(text)
     if found is None:
@@ -59,7 +59,7 @@ def _is_day(year: int, month: int, day: int) -> bool:
 
 
 def instant(text: str) -> datetime | None:
-    """Return the moment of a date-time; None if it is uncertain (see `epoch_seconds`) or not one."""
+    """Return a date-time as a datetime in UTC; None if it is not one, or uncertain (see `epoch_seconds`)."""
     seconds = epoch_seconds(text)
     if seconds is None or math.isnan(seconds):
         return None
@@ -75,7 +75,7 @@ def timestamp(moment: datetime) -> str:
 
 
 def normalised(text: str) -> str:
-    """Return a date-time as the Queue stores it; a missing zone is UTC. Other text is returned as it is."""
+    """Return a date-time as the Queue stores it; without a zone, as UTC. Other text is returned as it is."""
     moment = instant(text) or instant(text + "Z")
     return text if moment is None else timestamp(moment)
 
@@ -139,7 +139,7 @@ def _distance(offset: str) -> timedelta | None:
         return None
     try:
         distance = sum((int(found[unit] or 0) * length for unit, (_, length) in _UNITS.items()), timedelta())
-    except (OverflowError, ValueError):  # int takes 4,300 digits
+    except (OverflowError, ValueError):  # int converts at most 4,300 digits
         distance = timedelta(days=999_999_999)
     return -distance if found["past"] else distance
 

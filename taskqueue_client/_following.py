@@ -28,10 +28,10 @@ from taskqueue_client.models.tasks import RESOLVED
 
 _UNSUCCESSFUL = RESOLVED - {TaskState.COMPLETED}
 _PATIENCE = 10
-"""The pause before the next request, as a multiple of the last response's time: following must not become a
-load for the Queue."""
+"""The pause before the next request, as a multiple of the time that the last request took: following must
+not become a load for the Queue."""
 
-_LONGEST_PAUSE = 60.0  # in seconds; a response may have taken minutes because of an outage, which is over
+_LONGEST_PAUSE = 60.0  # in seconds; a response may have taken minutes because of an outage that has ended
 
 
 def follow_group(
@@ -149,7 +149,7 @@ def failed_dependencies(task: Mapping[str, Any], statuses: Mapping[str, TaskStat
 def _was_completed(dependency: TaskStatus, task: Mapping[str, Any]) -> bool:
     """Return whether a dependency was completed when a task was created, or later.
 
-    Then it satisfies the task for ever: the Queue does not take that back if a rerun fails.
+    Such a dependency satisfies the task for ever, even if a rerun of the dependency fails.
     """
     created = instant(task["created"]) if len(dependency.runs) > 1 else None
     return created is not None and any(

@@ -38,7 +38,7 @@ class AsyncQueue(ClientBase[aiohttp.ClientSession]):
         retry: How often, and for how long, calls are attempted.
         check_definitions: Whether to check a task definition before it is sent.
         artifact_storage: The default storage of uploads: `s3`, or `object` for the object service.
-        clock: The source of time; a test may hold it.
+        clock: The source of time; a test may pass a `MovableClock`.
         tracing: Whether to make an OpenTelemetry span for each attempt at a call (extra `otel`).
 
     Raises:
@@ -154,7 +154,7 @@ class AsyncQueue(ClientBase[aiohttp.ClientSession]):
     current_scopes = called_async(calls.current_scopes)
 
     def _for_event_loop(self) -> None:
-        """Return None: this client has an event loop."""
+        """Return None: this client belongs to an event loop already. See `Queue._for_event_loop`."""
 
     def _open(self, session: aiohttp.ClientSession | None) -> None:
         check_kind("session", session, aiohttp.ClientSession | None)
@@ -166,7 +166,7 @@ class AsyncQueue(ClientBase[aiohttp.ClientSession]):
 
     @asynccontextmanager
     async def _connected(self) -> AsyncGenerator[Self]:
-        """Give this copy of another client connections in a new event loop, and close them."""
+        """Open separate connections for this copy of another client, and close them at the end."""
         self._transport = own_transport(self._network)
         try:
             yield self
@@ -196,7 +196,7 @@ class AsyncQueue(ClientBase[aiohttp.ClientSession]):
 
         Raises:
             InvalidArgument: The call cannot be sent.
-            ClientUnusable: The client is closed, was used in another event loop before, or none is running.
+            ClientUnusable: The client is closed, belongs to another event loop, or no event loop is running.
             CallFailed: The call failed; see `taskqueue_client.errors`.
         """
         check = self._check_definitions
@@ -219,5 +219,5 @@ class AsyncQueue(ClientBase[aiohttp.ClientSession]):
 
 
 def beside(queue: ClientBase[Any]) -> AbstractAsyncContextManager[AsyncQueue]:
-    """Return a client with the settings of another one, and with separate connections."""
+    """Return an `AsyncQueue` with the settings of another client, and with separate connections."""
     return with_attributes(AsyncQueue, queue)._connected()  # noqa: SLF001 - this is one of its methods  # pyright: ignore[reportPrivateUsage]

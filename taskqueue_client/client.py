@@ -37,7 +37,7 @@ class Queue(ClientBase[requests.Session]):
         retry: How often, and for how long, calls are attempted.
         check_definitions: Whether to check a task definition before it is sent.
         artifact_storage: The default storage of uploads: `s3`, or `object` for the object service.
-        clock: The source of time; a test may hold it.
+        clock: The source of time; a test may pass a `MovableClock`.
         tracing: Whether to make an OpenTelemetry span for each attempt at a call (extra `otel`).
 
     Raises:

@@ -39,7 +39,7 @@ LONGEST_LIFE = timedelta(days=31)
 START_BEFORE_NOW = timedelta(minutes=5)
 """How long before now temporary credentials become valid by default, to allow for differing clocks.
 
-A lifetime counts from now all the same: otherwise, one of five minutes would be over at once.
+A lifetime still counts from now: otherwise, credentials for five minutes would expire at once.
 """
 
 _MS = timedelta(milliseconds=1)
@@ -61,7 +61,7 @@ def checked(credentials: Credentials, argument: str = "credentials") -> Credenti
         InvalidArgument: They are not `Credentials`, or the client id, token, certificate or a scope is
             malformed. The error does not show a token or a certificate.
     """
-    if not isinstance(credentials, Credentials):  # pyright: ignore[reportUnnecessaryIsInstance] # says the caller
+    if not isinstance(credentials, Credentials):  # pyright: ignore[reportUnnecessaryIsInstance] # callers may not check types
         raise InvalidArgument(argument, type(credentials), _CREDENTIALS)
     if not _matches(_CLIENT_ID, credentials.client_id):
         allowed = "a str of letters, digits and !@/:.+|_-, not empty"
@@ -97,7 +97,7 @@ def certificate_of(text: str) -> Mapping[str, object]:
 
 
 def expires_at(credentials: Credentials | None) -> float | None:
-    """Return when temporary credentials expire, in seconds since the epoch; None for others."""
+    """Return when credentials expire, in seconds since the epoch; None if they do not expire."""
     if credentials is None or credentials.certificate is None:
         return None
     expiry = certificate_of(credentials.certificate).get("expiry")
@@ -106,7 +106,7 @@ def expires_at(credentials: Credentials | None) -> float | None:
 
 _READ = msgspec.json.Decoder(dict[str, object])
 _UNREAD = msgspec.json.Decoder(dict[str, msgspec.Raw])
-"""Checks the form only: workers check several certificates a second."""
+"""Checks only that a certificate is a JSON object. This is faster: workers check several a second."""
 
 
 def _decoded(decoder: msgspec.json.Decoder[T], certificate: str) -> T:
@@ -202,7 +202,7 @@ def _is_moment(given: object) -> bool:
 def _signature(
     issuer: Credentials, certificate: Mapping[str, object], scopes: Sequence[str], name: str | None
 ) -> str:
-    # In an f-string, a member of an enumeration would be its name.
+    # With `+`: in an f-string, a member of an enumeration would become its name.
     named = [] if name is None else ["clientId:" + name, "issuer:" + issuer.client_id]
     lines = [
         "version:1",
@@ -311,5 +311,5 @@ def _credentials_in(environ: Mapping[str, str]) -> Credentials | None:
 
 
 def _hidden(secret: object) -> object:
-    """Return what an error shows in the place of a secret: its type, if that is wrong."""
+    """Return what an error shows instead of a secret; the type of a value that is not a str."""
     return "<not shown>" if isinstance(secret, str) else type(secret)

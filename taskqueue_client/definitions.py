@@ -184,7 +184,7 @@ def from_now(offset: str, reference: datetime | str | None = None) -> str:
 
     Args:
         offset: Whole numbers with units, largest first: `1 year 2 months`, `3w`, `2h30m`. A minus sign
-            before all of it goes back in time. A year has 365 days and a month 30.
+            before the first number goes back in time. A year has 365 days and a month 30.
         reference: The time to start from; default: now.
 
     Raises:
@@ -229,7 +229,7 @@ def task_definition(
         deadline: When the task must be resolved: a time, or a distance from `created` as in `from_now`.
         expires: When the task expires, in the same forms.
         created: When the task is created; default: now. `queue.now()` is right even if this machine's
-            clock is wrong: the Queue takes no `created` that is off by more than 15 minutes.
+            clock is wrong: the Queue refuses a `created` that is off by more than 15 minutes.
         options: Any other keys of the definition.
 
     Raises:
@@ -253,8 +253,8 @@ _DATES = ("created", "deadline", "expires")
 def same_definition(given: TaskDefinition, task_id: str, stored: Mapping[str, Any]) -> bool:
     """Return whether the Queue would store `given` as the definition that it has `stored` for `task_id`.
 
-    Compares as the Queue does when a task is created again: after its defaults are filled in, and with
-    dates in UTC to the millisecond. A date without a time zone is read as UTC. Numbers are doubles.
+    Compares as the Queue does when a task is created again: after the defaults are filled in, and with
+    dates in UTC to the millisecond. A date without a time zone is read as UTC. All numbers become doubles.
     """
     document = msgspec.json.decode(msgspec.json.encode(given, enc_hook=json_value))
     return _canonical(_as_stored(document, task_id)) == _canonical(stored)
@@ -289,10 +289,10 @@ def _task_queue(given: dict[str, Any]) -> dict[str, str]:
 
 
 def _canonical(document: Mapping[str, Any]) -> str:
-    """Return the text that equal documents have; unlike their values in Python, where 1 == True."""
+    """Return a text that is the same for equal documents. Python's `==` would not do: 1 == True."""
     doubles = json.loads(json.dumps(document), parse_int=_double, parse_float=_double)
     return json.dumps(doubles, sort_keys=True)
 
 
 def _double(text: str) -> float:
-    return float(text) + 0.0  # of the two zeros, the Queue has only one
+    return float(text) + 0.0  # makes 0.0 of -0.0: the Queue has only one zero

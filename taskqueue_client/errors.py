@@ -75,7 +75,7 @@ class InvalidArgument(TaskQueueError, ValueError):
         argument: The argument's name.
         given: The value that was passed.
         allowed: What is allowed, as a phrase that follows "expected"; empty if `finding` says it.
-        finding: What is wrong, if it is not simply the value.
+        finding: What is wrong; empty if simply the value is not valid.
     """
 
     def __init__(self, argument: str, given: object, allowed: str, finding: str = "") -> None:
@@ -127,7 +127,7 @@ def _complaint(
 
 
 def _as_in_json(given: object) -> str:
-    """Return a value as documents have it, without characters that control a terminal."""
+    """Return a value as JSON, without characters that control a terminal."""
     try:
         text = json.dumps(given, ensure_ascii=False)
         return text if text.isprintable() else json.dumps(given)
@@ -143,7 +143,7 @@ class Problem:
         path: The JSON path, such as `$.metadata.owner`.
         given: The value at the path; None if it is missing.
         allowed: What is allowed at the path, as a phrase that follows "expected"; empty if `finding` says it.
-        finding: What is wrong, if it is not simply the value, such as `missing`.
+        finding: What is wrong, such as `missing`; empty if simply the value is not valid.
     """
 
     path: str
@@ -186,8 +186,8 @@ class Attempted:
     Attributes:
         endpoint: The name in the service's reference.
         method: The HTTP method.
-        url: Without the signature of a signed URL.
-        attempts: Number of attempts; one without a connection has sent nothing.
+        url: The URL; of a signed URL, without the signature.
+        attempts: Number of attempts, also those that got no connection and sent nothing.
         elapsed: Seconds from the first attempt's start to the last one's end.
         outcome_unknown: An attempt was sent, and ended without a response that says whether it took effect.
     """
@@ -213,7 +213,7 @@ class CallFailed(TaskQueueError):
 
     @property
     def attempted(self) -> Attempted:
-        """The attempts, as they are counted now."""
+        """Endpoint, URL, attempts and elapsed time."""
         return cast("Attempted", self.args[0])
 
     @attempted.setter
@@ -416,7 +416,7 @@ class TooManyRequests(ApiError):
 
 
 class ServerError(ApiError):
-    """5xx: the service, or a proxy before it, has failed."""
+    """5xx: the service, or a proxy in front of it, has failed."""
 
 
 class InternalServerError(ServerError):
@@ -457,7 +457,7 @@ _NO_CREDENTIALS = "This request requires Taskcluster credentials"
 
 
 def _caller_in(message: str) -> str:
-    """Return how a sentence about missing scopes begins: it names the client, if the request had one."""
+    """Return the beginning of a sentence about missing scopes: which client made the request, if any."""
     if client_id := _CLIENT_ID.match(message):
         return f"client '{client_id[1]}' is "
     return "the request had no credentials; " if message.startswith(_NO_CREDENTIALS) else ""

@@ -71,10 +71,10 @@ CONCURRENCY = 16
 """How many tasks are created at the same time."""
 
 _OLDEST = 14 * 60
-"""Seconds since `created` from which on the time of the call is sent instead: the Queue accepts 15 minutes. A
-program whose claim expired runs again after 20."""
+"""Age of `created`, in seconds, from which on the time of the call is sent instead: the Queue accepts 15
+minutes. A decision task whose claim expired is run again after 20."""
 
-_FEW = 20  # how many names an error shows, and for how many wrong ones a similar name is looked for
+_FEW = 20  # the most names in an error, wrong names with a suggestion, and cycles that are reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +111,14 @@ def plan_graph(
     """Return the graph that a document describes, checked; nothing is sent.
 
     The document has `tasks`, an object of task definitions by name, and may have `defaults` and
-    `taskGroupId`. Compared with what `Queue.create_task` takes, in a definition
+    `taskGroupId`. A definition is as for `Queue.create_task`, with these differences:
 
     - missing keys come from `defaults`, key by key also within objects such as `metadata`;
     - `dependencies` are names of the graph's tasks, or ids of tasks that exist; a task that depends on itself
       is held back until somebody schedules it (`schedule_task`);
-    - `{"task-reference": "<build>"}` in the payload stands for the text with the id of the dependency
-      `build` in it, as it does for taskgraph;
-    - `created` may be missing, and `deadline` (a day) and `expires` may be like `2 hours`;
+    - `{"task-reference": "<build>"}` in the payload becomes the string, with the id of the dependency `build`
+      in the place of `<build>`, as in taskgraph;
+    - `created` and `deadline` (default: `1 day`) may be missing, and dates may be distances like `2 hours`;
     - `metadata.name` may be missing: it is the task's name; `metadata.description` may be missing.
 
     Args:
@@ -189,7 +189,7 @@ def _raise_any(problems: list[Problem]) -> None:
 
 
 def _tasks_of(document: Mapping[str, Any], group: str) -> dict[str, dict[str, Any]]:
-    """Return the tasks with the keys of `defaults`, except what `_shape_problems` reports."""
+    """Return the tasks with the keys of `defaults`, without those that `_shape_problems` reports."""
     given: object = document.get("defaults")
     if given is not None and not isinstance(given, Mapping):
         return {}
@@ -216,7 +216,7 @@ def _shape_problems(document: Mapping[str, Any]) -> Iterator[Problem]:
     if defaults is not None and not isinstance(defaults, Mapping):
         yield Problem("$.defaults", defaults, "an object")
     elif defaults and (given := cast("Mapping[str, Any]", defaults).get("taskGroupId")) not in (None, group):
-        yield Problem("$.defaults.taskGroupId", given, "", "not a default; the graph has it as $.taskGroupId")
+        yield Problem("$.defaults.taskGroupId", given, "", "not allowed here; set $.taskGroupId instead")
     if group is not None and not (isinstance(group, str) and is_slugid(group)):
         yield Problem("$.taskGroupId", group, "a slugid, or no key for a new task group")
     tasks = _named_tasks(document)
@@ -230,7 +230,7 @@ def _shape_problems(document: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _circular_defaults(document: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield the tasks that would depend on themselves by the defaults, and wait until their deadlines."""
+    """Yield a problem for each task that would depend on itself because of the defaults, and never run."""
     given: object = document.get("defaults")
     defaults: Mapping[str, Any] = cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {}
     tasks = _named_tasks(document)
@@ -246,7 +246,7 @@ def _task_problems(
 ) -> Iterator[Problem]:
     """Yield the problems of a definition's `taskGroupId` and `dependencies`; see `_allowed_dependencies`."""
     if task["taskGroupId"] != group:
-        allowed = "no key, or that of the graph, $.taskGroupId: all tasks of a graph are in one task group"
+        allowed = "no key, or the value of $.taskGroupId: all tasks of a graph are in one task group"
         yield Problem(f"{path}.taskGroupId", task["taskGroupId"], allowed)
     dependencies: object = task.get("dependencies", [])
     if not isinstance(dependencies, list):
@@ -270,7 +270,7 @@ def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 
 
 def _in_order(tasks: Mapping[str, Mapping[str, Any]], problems: list[Problem]) -> list[str]:
-    """Return the names, each after its dependencies. A dependency on itself is ignored, a cycle a problem."""
+    """Return the names, each after its dependencies; add cycles of two and more tasks to the problems."""
     edges = {name: [each for each in _dependencies(task) if each != name] for name, task in tasks.items()}
     for _ in range(_FEW):
         try:
@@ -278,7 +278,7 @@ def _in_order(tasks: Mapping[str, Mapping[str, Any]], problems: list[Problem]) -
             return order if len(edges) == len(tasks) else list(tasks)
         except CycleError as error:
             circle: list[str] = error.args[1][::-1]
-        # The first name, whose dependencies are shown, is also the last.
+        # The first name is also the last; its dependencies are shown.
         path, given = f"$.tasks.{circle[0]}.dependencies", [edges.pop(name) for name in circle[1:]][-1]
         if len(circle) > _FEW:
             circle[_FEW // 2 : -_FEW // 2] = [f"({len(circle) - _FEW:,} more)"]
@@ -287,16 +287,16 @@ def _in_order(tasks: Mapping[str, Mapping[str, Any]], problems: list[Problem]) -
 
 
 def _dependencies(task: Mapping[str, Any]) -> list[str]:
-    """Return the dependencies that are text."""
+    """Return the dependencies that are strings."""
     given = task.get("dependencies", [])
     dependencies = cast("list[object]", given) if isinstance(given, list) else []
     return [each for each in dependencies if isinstance(each, str)]
 
 
 def _allowed_dependencies(names: Collection[str]) -> Callable[[str], str]:
-    """Return a function that returns what is allowed instead of a dependency; nothing for one of the names.
+    """Return a function that returns what is allowed instead of a dependency; "" if the dependency is right.
 
-    All tasks of a large graph may have a wrong one: that must neither take minutes nor fill the screen.
+    All tasks of a large graph may have wrong dependencies: to find similar names must not take minutes.
     """
     expected = f"a task id or a name of this graph ({arguments.some_of(names, _FEW)})"
     hints: dict[str, str] = {}
@@ -389,8 +389,8 @@ class SubmissionFailed(TaskQueueError):
         graph: The graph.
         name: The name of the task whose creation failed; it may have been created.
         created: The names of the tasks that were created. `submit_graph_async` cancels the creation of
-            others, which may have been created.
-        error: The error of the call, which is the cause as well. Unlike the cause, it is pickled.
+            other tasks, which may exist nevertheless.
+        error: The error of the call, also in `__cause__`, which pickle drops.
     """
 
     def __init__(self, graph: Graph, name: str, created: tuple[str, ...], error: TaskQueueError) -> None:
@@ -417,7 +417,7 @@ class _TimedAsyncClient(AsyncClient, _Timed, Protocol): ...
 
 
 def submit_graph(queue: _TimedClient, graph: Graph) -> dict[str, TaskStatus]:
-    """Create all tasks of a graph, each after those that it depends on, 16 at the same time.
+    """Create all tasks of a graph, each after its dependencies, up to 16 at the same time.
 
     Safe to repeat until the deadlines of the tasks. A task that exists is left as it is, also in a sealed
     task group and with another priority or other dates. `created` of the other tasks is the time of the call
@@ -446,7 +446,7 @@ async def submit_graph_async(queue: _TimedAsyncClient, graph: Graph) -> dict[str
 
 
 def _creation(queue: _Timed, graph: Graph) -> Conversation[dict[str, TaskStatus]]:
-    if not isinstance(graph, Graph):  # pyright: ignore[reportUnnecessaryIsInstance] # says the caller
+    if not isinstance(graph, Graph):  # pyright: ignore[reportUnnecessaryIsInstance] # callers may not check types
         raise InvalidArgument("graph", type(graph), "a graph from plan_graph")
     statuses: dict[str, TaskStatus] = {}
 
@@ -491,7 +491,7 @@ def _created(queue: _Timed, task: GraphTask) -> Conversation[TaskStatus]:
 
 
 def _up_to_date(definition: TaskDefinition, now: datetime) -> TaskDefinition:
-    """Return the definition with `created` as the Queue accepts it."""
+    """Return the definition with a `created` that the Queue accepts."""
     seconds = epoch_seconds(definition["created"])
     if seconds is None or now.timestamp() - seconds < _OLDEST:
         return definition

@@ -1,4 +1,4 @@
-"""Legacy polling: workers that poll Azure storage queues, as those of the Queue did from 2014 to 2019.
+"""Legacy polling: workers poll Azure storage queues, as all workers did from 2014 to 2019.
 
 The functions return calls that both clients make: `queue.send(poll_task_urls("proj/worker-type"))`, or with
 `AsyncQueue`, `await queue.send(…)`. `WorkerLoop(task_source=AzureTaskSource)` is a worker that polls.
@@ -37,21 +37,21 @@ __all__ = [
 
 log = logging.getLogger("taskqueue_client.worker")
 
-_MOST_MESSAGES = 32  # the number of messages that Azure hands out in one response, at most
+_MOST_MESSAGES = 32  # the most messages that Azure returns in one response
 _STORAGE_TIMEOUTS = Timeouts(connect=5.0, read=10.0, total=15.0)
 _REFUSED = (401, 403, 404)
 _GONE = (404, 400)  # MessageNotFound, PopReceiptMismatch
 
 _POISONOUS = 15
-"""A message that was polled so often is deleted without a claim: each worker before may have died of it."""
+"""A message that was polled so often is deleted without a claim: its run may have crashed each worker."""
 
 _REFRESH_EARLY = 310.0
-"""Seconds before their end at which signed URLs are replaced, but not before half of their time: a message
-must still be deleted after a poll, within the 300 s for which it is invisible."""
+"""Signed URLs are replaced so many seconds before they expire, but not before half of their lifetime: after a
+poll, they must be valid until the message is deleted, within the 300 s for which it is invisible."""
 
 _IDLE_FIRST = 1.0
 _IDLE_MOST = 30.0
-"""Seconds between polls that find nothing; they double, and are spread by half to both sides."""
+"""Seconds between polls that find nothing: doubled each time, with up to half of that added or taken off."""
 
 _CLAIM_ATTEMPTS = 3
 _CLAIM_TIMEOUT = 10.0
@@ -63,7 +63,7 @@ _DELETE_WAIT = 1.0
 """Attempts to delete a message, and seconds between them. A message that stays is polled again."""
 
 _MOST_REMEMBERED = 100_000
-"""Claimed runs that a source remembers: the Queue would give this worker the same claim again."""
+"""Claimed runs that are not claimed again: the Queue would repeat the claim. Older runs are forgotten."""
 
 R = TypeVar("R")
 
@@ -167,7 +167,7 @@ def claim_work(
         InputError: `xml_message` is malformed, or its run belongs to another task queue.
         AuthenticationFailed: The Queue did not sign the message.
         ResourceNotFound: The task or run does not exist.
-        RequestConflict: The run is not pending any more, and is not this worker's by an earlier call.
+        RequestConflict: The run is not pending any more, and this worker has not claimed it before.
     """
     pair = arguments.task_queue_pair(task_queue_id, provisioner_id, worker_type)
     body = {
@@ -204,7 +204,7 @@ class AzureTaskSource:
         self._deleting: set[asyncio.Task[None]] = set()
 
     async def claim(self, count: int) -> Sequence[TaskClaim]:
-        """See `TaskSource.claim`; returns as soon as one queue, in order of priority, has given claims."""
+        """See `TaskSource.claim`. Returns claims of the first Azure queue, by priority, that has some."""
         with suppress(_StoppedError):
             for queue in await self._until_stopped(self._current_queues()):
                 messages = await self._until_stopped(self._poll(queue, count))
@@ -221,7 +221,7 @@ class AzureTaskSource:
             self._waiting.cancel()
 
     async def close(self) -> None:
-        """See `TaskSource.close`; deletes of messages are given a little time."""
+        """See `TaskSource.close`. Waits up to a second for messages that are being deleted."""
         if self._deleting:
             _, late = await asyncio.wait(self._deleting, timeout=_DELETE_WAIT)
             for each in late:
@@ -229,7 +229,7 @@ class AzureTaskSource:
         await self._storage.close()
 
     async def _until_stopped(self, work: Coroutine[Any, Any, R]) -> R:
-        """Return what `work` returns, unless the source is stopped before."""
+        """Return the result of `work`; raise _StoppedError if the source is stopped before."""
         self._waiting = task = asyncio.create_task(work)
         if self._stopping:
             task.cancel()
@@ -276,7 +276,7 @@ class AzureTaskSource:
     # Claiming
 
     async def _claim_all(self, queue: PollQueue, messages: Sequence[QueueMessage]) -> list[TaskClaim]:
-        """Claim the runs of messages; raise a failure that is not about its run if nothing was claimed."""
+        """Claim the runs of messages. If none was claimed, raise a failure that is not about a run."""
         ended = await asyncio.gather(*(self._claim_one(queue, each) for each in messages))
         claims = [each for each in ended if isinstance(each, TaskClaim)]
         failures = [each for each in ended if isinstance(each, errors.CallFailed)]
@@ -289,11 +289,14 @@ class AzureTaskSource:
     async def _claim_one(
         self, queue: PollQueue, message: QueueMessage
     ) -> TaskClaim | errors.CallFailed | None:
-        """Claim the run of one message, and delete the message afterwards unless it may be of use."""
+        """Claim the run of one message, and delete the message, unless a later claim may succeed.
+
+        Return the claim, or the failure after which a later claim may succeed, or None.
+        """
         if self._stopping:
             return None
         run, claim = _run_of(message), None
-        # The message of a run in `_claimed` could not be deleted before, or is a second one.
+        # A message about a run in `_claimed` is only deleted: deleting it failed before, or the run has two.
         if run is not None and run not in self._claimed:
             try:
                 claim = await self._claim(*run)
@@ -305,7 +308,7 @@ class AzureTaskSource:
         return claim
 
     async def _claim(self, task_id: str, run_id: int) -> TaskClaim:
-        """Claim a run, and remember it from now on, unless that fails."""
+        """Claim a run, which is in `_claimed` during the call, and afterwards unless the call fails."""
         self._claimed[task_id, run_id] = None
         if len(self._claimed) > _MOST_REMEMBERED:
             self._claimed.popitem(last=False)
@@ -344,7 +347,7 @@ class _StoppedError(Exception):
 
 
 def _run_of(message: QueueMessage) -> tuple[str, int] | None:
-    """Return the run of a message that can be claimed; None for one that only can be deleted."""
+    """Return the run that a message is about; None if the message is to be deleted without a claim."""
     try:
         run = decode_run(message.text)
     except ValueError as error:
@@ -363,7 +366,7 @@ def _run_of(message: QueueMessage) -> tuple[str, int] | None:
 def _is_about_run(error: errors.CallFailed) -> bool:
     """Return whether a call was refused because of its run: a 4xx that is not about the worker itself.
 
-    A page is a load balancer's, which may have lost its way to the Queue; the Queue's own errors are JSON.
+    The Queue's own errors are JSON. A page is sent by a load balancer, which may not reach the Queue.
     """
     if isinstance(error, (errors.AuthenticationFailed, errors.InsufficientScopes, errors.TooManyRequests)):
         return False
@@ -372,20 +375,20 @@ def _is_about_run(error: errors.CallFailed) -> bool:
 
 
 class UrlRefused(UnreadableResponse):
-    """The storage refused a signed URL, or does not have its queue: request other URLs from the Queue."""
+    """The storage refused a signed URL, or has no such queue: request new URLs from the Queue."""
 
 
 class StoragePolling:
     """Connections to Azure storage queues. For one event loop.
 
-    The URLs hold signatures: errors and logs show them without their query.
+    The URLs contain signatures: errors and logs show them without their query.
     """
 
     def __init__(self) -> None:
         self._transport = own_transport(NetworkSettings())
 
     async def poll(self, queue: PollQueue, count: int) -> list[QueueMessage]:
-        """Return up to `count` messages, which are invisible to other polls from now on (for 300 s)."""
+        """Return up to `count` messages, which are invisible to other polls for the next 300 s."""
         url = f"{queue.signed_poll_url}&numofmessages={min(count, _MOST_MESSAGES)}"
         response, attempted = await self._request("pollQueue", "GET", url)
         try:
@@ -394,7 +397,7 @@ class StoragePolling:
             raise UnreadableResponse(attempted, response.status, str(error)) from None
 
     async def delete(self, queue: PollQueue, message: QueueMessage) -> None:
-        """Delete a message that was polled. It may be gone already, or in the hands of another worker."""
+        """Delete a polled message. No error if it does not exist, or another worker has polled it since."""
         url = queue.signed_delete_url.replace("{{messageId}}", quote(message.message_id, safe=""))
         url = url.replace("{{popReceipt}}", quote(message.pop_receipt, safe=""))
         await self._request("deleteMessage", "DELETE", url, _GONE)

@@ -49,7 +49,7 @@ def missing_scopes(held: Collection[str], required: Iterable[str]) -> list[str]:
 
 
 def _refuse_text(argument: str, given: str) -> NoReturn:
-    from .errors import InvalidArgument  # noqa: PLC0415 - which imports this module
+    from .errors import InvalidArgument  # noqa: PLC0415 - `errors` imports this module
 
     raise InvalidArgument(argument, given, "a list of scopes")
 
@@ -90,7 +90,7 @@ def _texts_and_names(scope: str) -> list[str]:
 def _in_list(part: ScopeExpression, params: Mapping[str, Any]) -> list[ScopeExpression]:
     """Return what `part` is rendered to in an AllOf or AnyOf.
 
-    A `for` gives one scope per element, and an `if` without anything for its condition gives nothing.
+    A `for` gives one scope per element, and an `if` without a branch for its condition gives nothing.
     """
     if isinstance(part, Mapping) and "for" in part:
         return [*_each(part, params)]
@@ -132,7 +132,7 @@ def unsatisfied(expression: ScopeExpression, held: Collection[str]) -> ScopeExpr
 
 
 def leaves(expression: ScopeExpression) -> Iterator[str]:
-    """Return the scopes in a rendered expression."""
+    """Yield the scopes in a rendered expression."""
     if isinstance(expression, str):
         yield expression
     else:

@@ -21,7 +21,7 @@ def slugid() -> str:
 
 
 def slugid_of(seed: str | None, name: str) -> str:
-    """Return the id that is always derived from a seed and a name; without a seed, a new id."""
+    """Return an id that depends only on a seed and a name; a new random id if there is no seed."""
     if seed is None:
         return slugid()
     digest = sha256(f"{len(name)} {name} {seed}".encode(errors="surrogatepass")).digest()

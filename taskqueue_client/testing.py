@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """Import what needs the whole worker when it is first used: pytest loads this module each time."""
+        """Import names that need the whole worker on first use: pytest always loads this module."""
         if name not in {"TaskResult", "run_handler"}:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(".worker.handler_testing", __package__), name)
@@ -52,7 +52,7 @@ TaskFactory = Callable[..., "TaskDefinition"]
 _TASK_QUEUE_ID = "test-provisioner/test-worker"
 
 _MAX_IDLE = 30.0
-"""Seconds without work after which a worker ends: with `max_tasks=2`, it may wait for a run in vain."""
+"""Seconds without work after which a worker ends: with `max_tasks=2`, the second run may never come."""
 
 
 class TaskRunner(Protocol):
@@ -79,8 +79,8 @@ class TaskRunner(Protocol):
 
         Raises:
             InvalidArgument: No worker with these arguments would claim the task.
-            RuntimeError: The worker ran another task, which was pending before, or has reported nothing; or
-                an event loop runs in this thread: `await asyncio.to_thread(run_worker, …)`.
+            RuntimeError: The worker ran another task that was pending, or has reported nothing; or an event
+                loop runs in this thread: use `await asyncio.to_thread(run_worker, …)` there.
         """
         ...
 
@@ -158,7 +158,7 @@ def run_worker(local_queue: LocalQueue, task_factory: TaskFactory) -> Iterator[T
     from .slugid import slugid  # noqa: PLC0415 - as above
     from .worker.handler_testing import result_of  # noqa: PLC0415 - as above
 
-    client = Queue(local_queue.root_url, local_queue.credentials)  # a project may have another `queue`
+    client = Queue(local_queue.root_url, local_queue.credentials)  # a project may replace `queue`
 
     def run(
         worker: type[WorkerLoop],
@@ -216,12 +216,12 @@ def _check_class(worker: object) -> None:
 
 
 def _check_claimable(status: TaskStatus, served: Sequence[str]) -> None:
-    """Raise InvalidArgument for a task that a worker would wait for without end."""
+    """Raise InvalidArgument for a task that the worker would never claim."""
     if status.task_queue_id not in served:
-        allowed = f"one that the worker serves: {', '.join(served)}"
+        allowed = f"a task queue that the worker serves: {', '.join(served)}"
         raise InvalidArgument("task.taskQueueId", status.task_queue_id, allowed)
     if status.state != "pending":
         finding = f"the task is {status.state}"
         raise InvalidArgument(
-            "task", status.task_id, "one that is pending, without unresolved dependencies", finding
+            "task", status.task_id, "a pending task, without unresolved dependencies", finding
         )

@@ -196,7 +196,7 @@ _BY_STATUS: dict[int, type[errors.ApiError]] = {
 
 
 def error_of_response(attempted: errors.Attempted, response: Response, now: float) -> errors.ApiError:
-    """Return the error for a response that was not accepted, sent by a service or by a proxy before it."""
+    """Return the error for a response that was not accepted, from a service or a proxy in front of it."""
     document = _json_object(response.body)
     code, info = document.get("code"), document.get("requestInfo")
     kind = _kind(response.status, code if isinstance(code, str) else None)
@@ -214,7 +214,7 @@ def error_of_response(attempted: errors.Attempted, response: Response, now: floa
 
 
 def sender(proxy: str) -> str:
-    """Return how a text about a response without an error code begins, if it came through a proxy."""
+    """Return the beginning of a text about a response without an error code: which proxy may have sent it."""
     return f"the proxy {proxy} may have responded, and not the service: " if proxy else ""
 
 
@@ -252,14 +252,14 @@ def _message(response: Response, document: Mapping[str, Any]) -> str:
 
 
 def text_of_page(page: str) -> str:
-    """Return what a reader of a proxy's page sees, shortened."""
+    """Return the visible text of an HTML page, such as a proxy's, shortened."""
     return errors.shortened(_WHITE.sub(" ", _TAG.sub(" ", page[: 20 * errors.LONGEST])).strip())
 
 
 def unreadable(body: bytes, error: Exception) -> str:
     """Return why a body is not the JSON of a response, with its text if it is a page of another server.
 
-    Nothing else is shown: JSON in another encoding, for example, may have credentials.
+    Nothing else is shown: JSON in another encoding, for example, may contain credentials.
     """
     if not body:
         return "it is empty"

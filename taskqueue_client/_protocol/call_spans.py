@@ -25,7 +25,7 @@ def tracer() -> trace.Tracer:
 
 
 def fail(span: trace.Span, error_type: str) -> None:
-    """Mark a span as failed. Messages of errors may hold secrets, so that only the type is noted."""
+    """Mark a span as failed. Messages of errors may contain secrets, so only the type is recorded."""
     span.set_attribute("error.type", error_type)
     span.set_status(trace.StatusCode.ERROR)
 
@@ -34,8 +34,8 @@ class CallSpans:
     """Makes a span for each attempt at a call, by OpenTelemetry's conventions for HTTP client spans.
 
     Names and attributes are those of https://opentelemetry.io/docs/specs/semconv/http/http-spans/; the
-    endpoint stands for the target, as it has few values. The path of a root URL is not shown: that of a task
-    proxy is a secret.
+    name of a span has the endpoint instead of the path, which has too many values. The path of a root URL is
+    not shown: in the URL of a task's proxy, it is a secret.
     """
 
     def __init__(self, root_url: str) -> None:
@@ -50,8 +50,8 @@ class CallSpans:
     ) -> Generator[Attempt, Response | None, Response]:
         """Yield an attempt, and make its span when the response or a failure comes.
 
-        The span is not made before: no other span is its child, and a third of its cost is saved when all
-        attributes are known at its start.
+        The span is made only then: it has no child spans, and costs a third less if all attributes are known
+        at its start.
         """
         began, parent = time.time_ns(), context.get_current()
         try:
@@ -62,7 +62,7 @@ class CallSpans:
             fail(span, error_type)
             span.end()
             raise
-        assert response is not None  # noqa: S101 - says the protocol of `Attempts`
+        assert response is not None  # noqa: S101 - `Attempts` guarantees it
         span = self._span(call, attempt.request, resends, response.status, began, parent)
         if response.status not in call.accepts:
             fail(span, str(response.status))

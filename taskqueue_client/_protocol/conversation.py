@@ -43,7 +43,7 @@ R = TypeVar("R")
 
 STOPPING_TIMEOUT = 5.0
 """Seconds that a canceled conversation waits for `Work` that was told to stop: it may be connecting, or
-inside an iterator of the caller's. After that its thread is left to end by itself."""
+inside an iterator of the caller's. After that, its thread ends unobserved."""
 
 
 SUCCESS = frozenset({200, 201, 204})
@@ -89,7 +89,7 @@ class Call(_Step[R], frozen=True):
 
 
 class CallAs(_Step[R], frozen=True):
-    """A call that is signed with other credentials than the client's, or with None."""
+    """A call that is signed with other credentials than the client's; not signed with None."""
 
     call: Call[R]
     credentials: Credentials | None
@@ -102,8 +102,8 @@ class Work(_Step[R], frozen=True):
         run: The function. `converse_async` calls it on a thread.
         stop: Called from another thread if the result is not needed any more; makes `run` end soon. A
             result that comes after that is closed if it has a `close` method.
-        run_async: An equivalent that `converse_async` awaits in the event loop instead.
-        threads: Returns where `converse_async` runs it; default: in the default executor of the event loop.
+        run_async: An equivalent of `run`, which `converse_async` awaits in the event loop instead.
+        threads: Returns the executor in which `converse_async` calls `run`; default: that of the event loop.
     """
 
     run: Callable[[], R]
@@ -125,8 +125,8 @@ class Together(_Step[list[R]], frozen=True):
     After the first error, no further conversation is started, and the error is raised.
 
     Attributes:
-        in_loop: The client with which `converse` performs them in a new event loop, on one thread; None: in
-            threads, with its own client.
+        in_loop: The client with which `converse` performs them in a new event loop, on one thread; None: on
+            several threads, with the client of `converse`.
     """
 
     conversations: Iterable[Conversation[R]]
@@ -135,7 +135,7 @@ class Together(_Step[list[R]], frozen=True):
 
 
 class Item(_Step[None], frozen=True):
-    """A value that a stream yields to its caller. Only `iterate` performs it."""
+    """A value that a stream yields to its caller. Only `iterate` and `iterate_async` perform it."""
 
     value: Any
 
@@ -161,7 +161,7 @@ class Client(Caller, Protocol):
 
 
 class AsyncClient(AsyncCaller, Protocol):
-    """An asynchronous client, as far as conversations need it."""
+    """The methods of an asynchronous client that conversations use."""
 
     def with_credentials(self, credentials: Credentials | None) -> AsyncCaller: ...
 
@@ -231,7 +231,7 @@ def _sent(client: Client, call: Call[Any]) -> Any:
 def _together_in_loop(client: AbstractAsyncContextManager[AsyncClient], step: Together[R]) -> list[R]:
     """Perform conversations in an event loop on another thread.
 
-    An error that a signal handler raises on this thread is not taken for one of the conversation that runs.
+    So an error that a signal handler raises on this thread is not raised in a conversation.
     """
     import asyncio  # noqa: PLC0415 - costs 20 ms that most synchronous programs do not need
 
@@ -439,7 +439,7 @@ def performed_async(
 def streamed(
     describe: Callable[Concatenate[Any, P], Conversation[None]],
 ) -> Callable[Concatenate[Client, P], Generator[bytes]]:
-    """Return the method of a synchronous client that gives the items, which are bytes."""
+    """Return the method of a synchronous client that performs a stream and yields its items, bytes."""
 
     def method(client: Client, /, *args: P.args, **kwargs: P.kwargs) -> Generator[bytes]:
         return iterate(client, describe(client, *args, **kwargs))
@@ -450,7 +450,7 @@ def streamed(
 def streamed_async(
     describe: Callable[Concatenate[Any, P], Conversation[None]],
 ) -> Callable[Concatenate[AsyncClient, P], AsyncGenerator[bytes]]:
-    """Return the method of an asynchronous client that gives the items, which are bytes."""
+    """Return the method of an asynchronous client that performs a stream and yields its items, bytes."""
 
     def method(client: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[bytes]:
         return iterate_async(client, describe(client, *args, **kwargs))
@@ -462,7 +462,7 @@ M = TypeVar("M", bound=Callable[..., Any])
 
 
 _CLIENT = re.compile(r"^ *client: The client\.\n", re.MULTILINE)
-"""The line about the argument of a description that is `self` in its method."""
+"""The line of a docstring about the argument `client`, which is `self` in the method."""
 
 
 def with_signature(
@@ -472,10 +472,10 @@ def with_signature(
 
     Args:
         method: The method.
-        describe: The function that the method is made of, and named and documented as.
-        kind: The generic type of the method's result, such as `Iterator`; default: it returns what `describe`
-            does.
-        item: The parameter of `kind`; default: what `describe` returns.
+        describe: The function that the method is made of, and whose name and docstring it gets.
+        kind: The generic type of the method's result, such as `Iterator[item]`; default: the result is an
+            `item` itself.
+        item: A type; default: the last type parameter of what `describe` returns, such as R of a `Call[R]`.
     """
     update_wrapper(method, describe)
     # `eval_str` here: annotations that are strings in a `__signature__` are never evaluated later.

@@ -4,10 +4,10 @@ A function that describes an iteration returns the first page's call, so that in
 at once. `iterated` and `iterated_async` make it a method of a client. An iterator may be used after an error:
 it requests the same page again and continues with the item after the last one.
 
-A page may have items of the pages before it. Most lists are counted from their start, so items that are added
-meanwhile shift the others. The token of `list_pending_tasks` has the time of the last item in milliseconds,
-and the Queue's database has microseconds. A claimed run that is reclaimed moves to the end of its list. So an
-iteration, which returns each item once, remembers the ids of all pages: an item may come again much later.
+A page may repeat items of earlier pages. Most pages begin at a position counted from the start of the list,
+so items that are added meanwhile shift the others. The token of `list_pending_tasks` has the time of the last
+item in milliseconds, but the Queue's database has microseconds. A claimed run that is reclaimed moves to the
+end of its list. To return each item once, an iteration remembers all ids: an item may come again much later.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Pages(Generic[PageT, Item]):
     key: Callable[[Item], Hashable]
 
     def new_items(self, page: PageT, known: set[Hashable]) -> Iterator[Item]:
-        """Yield the items of a page whose keys are not known, and add these."""
+        """Yield the items of a page whose keys are not in `known`, and add the keys."""
         for item in self.items(page):
             if (key := self.key(item)) not in known:
                 known.add(key)
@@ -85,8 +85,8 @@ class _Walk(Iterator[Item]):
 
     def __init__(self, client: Caller, pages: Pages[Any, Item]) -> None:
         self._client = client
-        self._items: Iterator[Item] = iter(())  # those left of a page
-        self._pages: Pages[Any, Item] | None = pages  # after it
+        self._items: Iterator[Item] = iter(())  # the rest of a page
+        self._pages: Pages[Any, Item] | None = pages  # the pages after that page
         self._known = set[Hashable]()
 
     def __next__(self) -> Item:

@@ -18,10 +18,10 @@ import msgspec
 from taskqueue_client.slugid import is_slugid
 
 MAX_XML = 4 * 2**20
-"""The largest response to a poll, in bytes: 32 messages of 64 KiB, and what surrounds them."""
+"""The largest response to a poll, in bytes: 32 messages of 64 KiB, and the XML around them."""
 
 _MOST_TAGS = 5000
-"""Tags of such a response: 32 messages have about 600. An element takes more memory than its text."""
+"""The most tags of such a response: 32 messages have about 600. Elements take more memory than their text."""
 
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
@@ -30,8 +30,8 @@ class QueueMessage(NamedTuple):
     """A message as a poll returns it.
 
     Attributes:
-        message_id: The identifier, which stays.
-        pop_receipt: What a delete or update must present; each poll and each update makes a new one.
+        message_id: The identifier, which never changes.
+        pop_receipt: A token that a delete or update must send; each poll and each update makes a new one.
         dequeue_count: How often the message was polled.
         text: The text, base64.
     """
@@ -85,7 +85,7 @@ def parse_messages(xml: bytes) -> list[QueueMessage]:
 
 
 class _Builder(ET.TreeBuilder):
-    """Builds the tree of a document without a document type, whatever the encoding of the document."""
+    """Builds the tree of a document; refuses a document type in any encoding."""
 
     def doctype(self, *_: object) -> None:
         """Refuse a document type: XMLParser calls this before an entity is declared."""

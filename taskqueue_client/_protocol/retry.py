@@ -127,7 +127,7 @@ class RetryPolicy:
 
 
 _LONGEST = 1_000_000
-"""Seconds of a timeout, more than 11 days: `poll` takes no more than 2,147,483, and no infinity."""
+"""The longest timeout in seconds, more than 11 days: the system call `poll` takes at most 2,147,483."""
 
 
 def _is(given: object, *kinds: type) -> bool:
@@ -208,7 +208,7 @@ def is_foreign(error: BaseException) -> bool:
 
 
 def is_conflict(error: BaseException) -> TypeGuard[errors.RequestConflict]:
-    """Return whether the Queue refused a change (409). A proxy's 409 is that of another server."""
+    """Return whether the Queue refused a change (409). A 409 without an error code is another server's."""
     return isinstance(error, errors.RequestConflict) and not is_foreign(error)
 
 
@@ -249,6 +249,6 @@ def retried(
                 return (yield from attempt())
             except Exception as error:  # noqa: BLE001 - the schedule decides about it
                 failures.append(error)
-        with each:  # it swallows what is raised within, and may not see this generator's end
+        with each:  # tenacity swallows what is raised here, so this generator must not end here
             raise failures.pop()
     raise AssertionError  # tenacity raises the last error

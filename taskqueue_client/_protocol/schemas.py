@@ -1,13 +1,13 @@
 """Validation of task definitions before they are sent, with all problems in one error.
 
-The rules are those of the Queue's own schema and of what it does after that. What it accepts is never
-refused here, so some of its rules are not checked: that `metadata.source` is a URI or a regular
-expression (as JavaScript has them), how far away a deadline may be, which is a setting of the deployment, and
-whatever it has to look up. Dates whose zone is missing are the server's local time and are not compared.
+The rules are those of the Queue's schema and of its checks after that. A definition that the Queue accepts is
+never refused here, so some rules are not checked: that `metadata.source` is a URI or a regular expression of
+JavaScript; how far away a deadline may be, which is a setting of the deployment; and all rules that need the
+Queue's database. Dates without a zone are in the server's local time, and are not compared.
 
-jsonschema finds the problems. It takes a second to import and a tenth of a millisecond to run, so that
-`_is_valid` goes before it: msgspec, with types made of the same schema. It lets all valid definitions pass
-except those with rare dates, such as leap seconds and `+00` for `+00:00`.
+jsonschema finds the problems. It takes a second to import and a tenth of a millisecond to run, so `_is_valid`
+checks first, with msgspec and types made of the same schema. Valid definitions pass it, except those with
+rare dates, such as leap seconds and `+00` for `+00:00`, in which jsonschema then finds no problem.
 """
 
 from __future__ import annotations
@@ -129,11 +129,11 @@ DEFINITION: Schema = {
         "extra": _OBJECT,
     },
 }
-"""The JSON schema of a task definition; its patterns end where the text ends, as in JavaScript."""
+"""The JSON schema of a task definition. As in JavaScript, no newline may follow the match of a pattern."""
 
 _WINDOW = timedelta(minutes=15).total_seconds()  # how far `created` may be from the Queue's time
 
-_UNCERTAIN = 60.0  # seconds: the Queue's clock is known to a few, and a call may be retried for a while
+_UNCERTAIN = 60.0  # seconds: the Queue's time is known to a few seconds, and a call may be retried meanwhile
 
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 """U+0000 as JSON writes it: an odd number of backslashes before `u0000`."""
@@ -146,7 +146,7 @@ _ODD_NUMBER = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 
 _DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG_NUMBER = re.compile(rb"[:,\[]-?[0-9]{16}")
-"""What may be a whole number beyond 2^53 in JSON. A search for it takes longer than one for 16 digits."""
+"""A number in JSON that may be beyond 2^53. Searching for 16 digits is faster, and therefore done first."""
 
 _MOST_SHOWN = 10
 
@@ -159,7 +159,7 @@ _SLUGID_AND_NEWLINE = 23  # characters
 
 
 def check_definition(definition: TaskDefinition, now: float) -> bytes:
-    """Return the JSON of a task definition if the Queue may accept it; log which numbers it would round.
+    """Return the JSON of a task definition if the Queue may accept it; log the numbers that it would round.
 
     `now` is the Queue's time in seconds since the epoch, or NaN if it is not known.
     """
@@ -186,9 +186,9 @@ def _valid(definition: TaskDefinition, now: float) -> bytes:
 
 
 def definition_problems(path: str, definition: TaskDefinition) -> Iterator[Problem]:
-    """Yield what the Queue would refuse at any time in the definition at a path of a graph's document.
+    """Yield the problems of the definition at `path` of a graph's document; the current time is ignored.
 
-    Dates in such a document may be durations.
+    Expected dates are described as in such a document, where they may be durations.
     """
     try:
         size = len(_valid(definition, math.nan))
@@ -220,7 +220,7 @@ def expiry_problems(tasks: Mapping[str, tuple[str, TaskDefinition]]) -> Iterator
 
 
 def _is_valid(encoded: bytes, now: float) -> bool:
-    """Return whether a definition is valid, as jsonschema and the rules after it judge."""
+    """Return whether a definition surely passes jsonschema and the rules after it."""
     try:
         given = _decoder().decode(encoded)
     except msgspec.DecodeError:
@@ -273,7 +273,7 @@ def _decoder() -> msgspec.json.Decoder[Any]:
 
 
 def _type_of(schema: Schema) -> Any:
-    """Return a msgspec type for a schema; `_is_valid` checks what concerns a whole list."""
+    """Return a msgspec type for a schema; `_is_valid` checks rules about a whole list."""
     match schema:
         case {"enum": allowed}:
             return Literal[tuple(allowed)]
@@ -293,7 +293,7 @@ def _type_of(schema: Schema) -> Any:
 def _object_type(schema: Schema) -> Any:
     if "properties" not in schema:
         if "additionalProperties" not in schema:
-            return msgspec.Raw  # not read: only the client's user knows what is in it
+            return msgspec.Raw  # not decoded: the Queue accepts any object
         return GenericAlias(dict, (str, _type_of(schema["additionalProperties"])))
     fields = [
         (name, _type_of(each)) if name in schema["required"] else (name, _type_of(each), _default(each))
@@ -327,7 +327,7 @@ def _schema_problems(document: Any) -> list[Problem]:
 
 
 @cache
-def _validator() -> Any:  # of which the type stubs know only half
+def _validator() -> Any:  # jsonschema's type stubs are incomplete
     import jsonschema  # noqa: PLC0415 - it takes longer to import than all the rest
 
     formats = jsonschema.FormatChecker(formats=())
@@ -372,8 +372,8 @@ def json_path(*steps: str | int) -> str:
 
 
 def _encoding_problems(definition: object) -> list[Problem]:
-    """Return the texts and values that cannot be encoded; none if something else prevents the encoding."""
-    unknown: dict[object, object] = {}  # by what stands for them, in a document that can be walked to its end
+    """Return a problem for each part that cannot be encoded; none if the reason is something else."""
+    unknown: dict[object, object] = {}  # by the slugid that replaces each of them in the document
 
     def replaced(value: object) -> str | float:
         try:
@@ -426,7 +426,7 @@ def _number_problems(definition: object) -> list[Problem]:
 
 
 def _may_have_odd_numbers(definition: object) -> bool:
-    """Return whether there may be such numbers: MessagePack is searched ten times as fast as a document."""
+    """Return whether there may be NaN or infinity; searching MessagePack takes a tenth of the time."""
     try:
         return _ODD_NUMBER.search(msgspec.msgpack.encode(definition, enc_hook=json_value)) is not None
     except OverflowError:  # an integer of more than 64 bits
@@ -442,14 +442,14 @@ def _warn_of_rounded_numbers(definition: dict[str, Any]) -> None:
     if paths:
         shown, others = ", ".join(paths[:_MOST_SHOWN]), len(paths) - _MOST_SHOWN
         more = f" and {others} more places" if others > 0 else ""
-        text = "the Queue changes whole numbers beyond 2^53: send those of the task %r as text, at %s%s"
+        text = "the Queue rounds whole numbers beyond 2^53: send these of the task %r as strings: %s%s"
         _log.warning(text, definition["metadata"]["name"], shown, more)
 
 
 def _everything_in(document: object) -> Iterator[tuple[tuple[str | int, ...], object]]:
     """Yield all values and keys in a document, each with its path."""
     waiting: list[tuple[tuple[str | int, ...], object]] = [((), document)]
-    while waiting:  # no recursion: a document may be nested as deeply as that of Python goes
+    while waiting:  # no recursion: the nesting may be as deep as Python's limit of recursion
         path, given = waiting.pop()
         if isinstance(given, dict):
             for key, value in reversed(cast("dict[str, object]", given).items()):
@@ -476,7 +476,7 @@ def _relation_problems(document: dict[str, Any], now: float) -> Iterator[Problem
 
 
 def _task_queue_problem(task_queue_id: object, *pair: object) -> Problem | None:
-    """Return the problem unless there is the pair, or the id and nothing that contradicts it."""
+    """Return the problem if the task queue is missing, or the id and the pair contradict each other."""
     if task_queue_id is None:
         if None in pair:
             allowed = "taskQueueId, or both provisionerId and workerType"
@@ -499,6 +499,6 @@ def _broken_date_rules(created: float, deadline: float, expires: float, now: flo
 
 
 def _seconds(given: object) -> float:
-    """Return a date-time in seconds since the epoch; NaN, for which every comparison is false, for others."""
+    """Return a date-time in seconds since the epoch; for others NaN, for which every comparison is false."""
     seconds = epoch_seconds(given) if isinstance(given, str) else None
     return math.nan if seconds is None else seconds

@@ -1,9 +1,9 @@
 """Waiting for the end of threads and of tasks, also after a Ctrl-C and when the program ends.
 
-Also `AsyncResult`, the type of a call of an `async def`, as each type checker knows it: mypy takes it for a
-`Coroutine`, pyright for a `CoroutineType`. A method that is not written as `async def` needs the same type:
-otherwise mypy refuses the `async def` of a subclass that overrides it, or pyright refuses the object where a
-protocol has an `async def`.
+Also `AsyncResult`, the type of the object that a call of an `async def` returns: for mypy a `Coroutine`, for
+pyright a `CoroutineType`. A method that is not written as `async def` needs the same type: otherwise mypy
+refuses the `async def` of a subclass that overrides it, or pyright refuses the object where a protocol has an
+`async def`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import asyncio
     from types import AsyncGeneratorType
 
-# mypy takes MYPY for true. pyright takes the last import for the type of the name, in other modules.
+# mypy treats MYPY as true. pyright uses the last import of the name, where other modules import it.
 MYPY = False
 if MYPY:
     from collections.abc import Coroutine as AsyncResult
@@ -40,9 +40,9 @@ NO_THREAD = "can't start new thread"
 RAISE_LIMIT = (
     "raise the limit of processes (`ulimit -u`, or that of the container) or of memory (`ulimit -v`)"
 )
-"""What to do then: Python does not say which limit it was. The stack of a thread takes address space."""
+"""Advice for that error, in which Python does not say which limit was reached. Threads take address space."""
 
-_TICK = 0.01  # seconds between two looks whether threads have ended, after an error
+_TICK = 0.01  # seconds between two checks whether threads have ended, after an error
 
 _PATIENCE = 10.0  # seconds after which tasks are canceled again
 
@@ -50,9 +50,9 @@ _PATIENCE = 10.0  # seconds after which tasks are canceled again
 def call_on_threads(work: Callable[[], None], count: int, stop: Callable[[], object]) -> None:
     """Call `work` on threads, with the context variables of the caller; wait for all, raise the first error.
 
-    It is called on fewer threads, if need be on this one, where no more can be started. Python's executors
-    start none any more when the main thread has ended: in functions of `atexit`, and in threads that go on.
-    After an error on this thread, such as a Ctrl-C, `stop` ends the calls soon.
+    If no more threads can be started, it is called on fewer threads, or on this one. Python's executors start
+    no threads once the main thread has ended: in functions of `atexit`, and in threads that still run. After
+    an error on this thread, such as a Ctrl-C, `stop` makes the calls end soon.
     """
     threads: list[_Thread] = []
     try:
@@ -65,7 +65,7 @@ def call_on_threads(work: Callable[[], None], count: int, stop: Callable[[], obj
     except BaseException:
         stop()
         while any(thread.is_working for thread in threads):
-            sleep(_TICK)  # Python 3.11 takes a thread for ended when an error interrupts `join`
+            sleep(_TICK)  # no `join`: in Python 3.11, a thread seems to have ended after an error in `join`
         raise
     for thread in threads:
         thread.raise_error()
@@ -112,7 +112,7 @@ class _Thread(Thread):
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop that runs, or raise `ClientUnusable` where none of asyncio does, as in trio."""
+    """Return the running event loop; raise `ClientUnusable` if no event loop of asyncio runs, as in trio."""
     import asyncio  # noqa: PLC0415 - loaded already
 
     try:
@@ -131,7 +131,7 @@ class LoopEnd:
 
     def __init__(self, close: Callable[[], object]) -> None:
         self._generator: AsyncGeneratorType[None, None] | None = None
-        if not getattr(running_loop(), "_asyncgens_shutdown_called", False):  # or it would warn
+        if not getattr(running_loop(), "_asyncgens_shutdown_called", False):  # asyncio would warn
             self._generator = cast("AsyncGeneratorType[None, None]", self._until_the_end(close))
             begin(self._generator.__anext__())
 
@@ -143,13 +143,13 @@ class LoopEnd:
             close()
 
     def forget(self) -> None:
-        """Do not call the function any more, unless it is called now. The loop may be closed by now."""
+        """Do not call the function any more, unless it is being called. The loop may be closed already."""
         if self._generator is not None and not self._generator.ag_running:
             begin(self._generator.__anext__())
 
 
 def begin(step: Awaitable[object]) -> None:
-    """Begin what an awaitable does, and wait for nothing."""
+    """Run an awaitable up to the point where it waits or ends, and do not wait for it."""
     waiting = step.__await__()
     with suppress(StopIteration, StopAsyncIteration):
         next(waiting)
@@ -157,7 +157,7 @@ def begin(step: Awaitable[object]) -> None:
 
 
 async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel tasks and wait for their end; cancel them again if they go on.
+    """Cancel tasks and wait for their end; cancel them again if they do not end.
 
     Before Python 3.12, `asyncio.wait_for` may lose a cancellation that comes together with its result.
     """
@@ -170,9 +170,9 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
 
 
 def is_canceled() -> bool:
-    """Return whether this task was asked to end, when it has caught a `CancelledError`.
+    """Return whether this task, which has caught a `CancelledError`, was canceled.
 
-    aiormq raises one, too, in what waits for the broker when a connection ends.
+    aiormq also raises a `CancelledError` in calls that wait for the broker when a connection ends.
     """
     import asyncio  # noqa: PLC0415 - loaded already
 
@@ -183,7 +183,7 @@ def is_canceled() -> bool:
 async def end_other_tasks() -> None:
     """End all other tasks of the event loop, and those that they begin meanwhile, before it is closed.
 
-    `asyncio.run` does not wait for the latter: aiormq has some when a connection breaks while it is made.
+    `asyncio.run` does not wait for the latter: aiormq begins some if a connection breaks while it is opened.
     """
     import asyncio  # noqa: PLC0415 - loaded already
 

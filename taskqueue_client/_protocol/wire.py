@@ -5,8 +5,8 @@ client shares it with the copies that `with_options` returns. Each attribute is 
 threads need no lock.
 
 Calls are signed by the rules of Hawk 1 and of Taskcluster's authentication documents. mohawk would spend most
-of a signature's time on formatting the payload for a debug line. The tests compare these signatures with its
-own.
+of a signature's time on formatting the payload for a debug line. The tests compare these signatures with
+mohawk's.
 """
 
 from __future__ import annotations
@@ -207,18 +207,18 @@ class Signer:
 
 @dataclass(slots=True)
 class _Skew:
-    """The seconds to add to this machine's time for the service's; several clients share it."""
+    """The seconds to add to this machine's time to get the service's time; several clients share it."""
 
     offset: float = 0.0
     known: bool = False
     epoch: float = 0.0
-    """When this machine's monotonic clock was 0: changes if the other clock is set, or the machine sleeps."""
+    """The time at which the monotonic clock was 0: changes if the machine's clock is set, or it sleeps."""
     warned: float = 0.0
-    """The seconds of the last warning; a clock may be set after that, or go wrong in another way."""
+    """The difference that was last warned of, in seconds: another difference causes another warning."""
 
 
 def _not_a_call(given: object) -> errors.InvalidArgument:
-    """Return the error for what is not a Call, such as the generator of `calls.create_task`."""
+    """Return the error for an argument that is not a Call, such as the generator of `calls.create_task`."""
     return errors.InvalidArgument("call", given, "a Call; create_task and iter_… are methods of clients")
 
 
@@ -290,7 +290,7 @@ class Wire:
         if call.returns is Redirect:
             return self._redirect(call, response)  # type: ignore[return-value] # R is Redirect
         try:
-            # An object also where the call returns None: a login page would be taken for success.
+            # Also if the call returns None, an object is required: a login page would be taken for success.
             value: Any = msgspec.json.decode(response.body, type=dict[str, Any] if is_none else call.returns)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             if "truncated" in str(error) and not is_framed(response):
@@ -335,7 +335,7 @@ class Wire:
 
     def signed_url(self, call: Call[Any], lifetime: float) -> str:
         """Return the URL of a GET call with a signature in it."""
-        if not isinstance(call, Call):  # pyright: ignore[reportUnnecessaryIsInstance] # says the caller
+        if not isinstance(call, Call):  # pyright: ignore[reportUnnecessaryIsInstance] # callers may not check types
             raise _not_a_call(call)
         if call.method != "GET":
             found = f"{call.endpoint} is a {call.method} request, for which there are no signed URLs"
@@ -352,14 +352,14 @@ class Wire:
         self._skew = other._skew
 
     def _learn_offset(self, response: Response) -> None:
-        """Compare the clocks: at the first response, after a step, and whenever credentials are refused."""
+        """Compare the clocks: at the first response, after a clock was set, or if credentials are refused."""
         date = date_of(response.headers)
         if date is None:
             return
         now, skew = self.clock.now(), self._skew
         difference, skew.epoch = date - now, now - self.clock.monotonic()
         skew.offset = difference if abs(difference) > _SKEW_NOTICED else 0.0
-        skew.known = True  # last, as another thread may look at the time now
+        skew.known = True  # last: another thread may be in `known_server_time` now
         if abs(difference) <= _SKEW_NOTICED:
             skew.warned = 0.0
         elif min(abs(difference), abs(difference - skew.warned)) > _SKEW_WARNED:
@@ -399,7 +399,7 @@ def attempts(
     wire: Wire, retries: Retries, call: Call[R], spans: CallSpans | None = None, *, check: bool = False
 ) -> Attempts[R]:
     """Make a call, and retry it."""
-    if not isinstance(call, Call):  # pyright: ignore[reportUnnecessaryIsInstance] # says the caller
+    if not isinstance(call, Call):  # pyright: ignore[reportUnnecessaryIsInstance] # callers may not check types
         raise _not_a_call(call)
     if check and call.check is not None:
         call = replace_fields(call, body=msgspec.Raw(call.check(wire.known_server_time())))
@@ -440,7 +440,7 @@ def _exchange(wire: Wire, retries: Retries, call: Call[R], tally: _Tally) -> Att
             response = yield from tally.spans.around(call, attempt, tally.made)
     except (TransportFailed, ResponseRefused) as failure:
         raise failure.of_call(wire.attempted(call)) from failure.__cause__
-    assert response is not None  # noqa: S101 - says the protocol of `Attempts`
+    assert response is not None  # noqa: S101 - `Attempts` guarantees it
     return wire.decode(call, response)
 
 

@@ -1,7 +1,7 @@
 """The asynchronous client's transport: aiohttp's connector opens connections, httptools parses responses.
 
 The connector knows proxies, TLS and hosts with several addresses. What aiohttp does for a response, beyond
-parsing it, takes longer than all else of a call: streams, cookies, redirects, tracing, timers.
+parsing it, takes longer than the rest of a call: streams, cookies, redirects, tracing, timers.
 
 `tests/transport/test_async_connections.py` tests what this module expects of the two inner functions of
 aiohttp that it uses, on the oldest and the newest aiohttp. If `is_supported()` is false,
@@ -47,10 +47,10 @@ KEEP_ALIVE = 15.0
 """Seconds that an idle connection is kept: less than most servers and load balancers keep theirs."""
 
 MAX_HEAD = 128 * 1024
-"""Bytes that may come without a part of the body: heads (with signed URLs), trailers, chunk extensions."""
+"""The most bytes without a part of the body: heads (with signed URLs), trailers, chunk extensions."""
 
 RECEIVED = 256 * 1024
-"""Bytes that are received at a time at most."""
+"""The most bytes that are received at a time."""
 
 _UNUSABLE = "the server closed the connection, or sent something on it, before the request"
 _LONG_HEAD = f"the headers of the response are longer than {MAX_HEAD // 1024} KiB"
@@ -68,7 +68,7 @@ _ELSEWHERE = "this AsyncQueue belongs to the event loop of its first call: make 
 
 @cache
 def is_supported() -> bool:
-    """Return whether this version of aiohttp has the inner functions."""
+    """Return whether this version of aiohttp has the inner functions that this module uses."""
     try:
         request = set(inspect.signature(aiohttp.ClientRequest).parameters)
         connect = set(inspect.signature(aiohttp.BaseConnector.connect).parameters)
@@ -79,7 +79,7 @@ def is_supported() -> bool:
 
 
 def destination(origin: str, proxy: Proxy | None, tls: ssl.SSLContext | None) -> aiohttp.ClientRequest:
-    """Return what the connector connects to: a request of which only the address is used."""
+    """Return the address to connect to: the connector takes a request, and uses only its address."""
     return aiohttp.ClientRequest(
         "GET",
         URL(origin, encoded=True),  # `Host` has the address as it was signed, and not shortened
@@ -121,12 +121,12 @@ class HttpConnection(asyncio.BufferedProtocol):
     """An HTTP/1.1 connection, for one exchange after the other.
 
     Args:
-        opened: What aiohttp has opened, and from now on only closes.
-        deadlines: Ends what takes too long.
-        idle: Where the connection is while another exchange may begin.
+        opened: The connection of aiohttp, which from now on only closes it.
+        deadlines: Ends exchanges that take too long, and closes connections that are idle too long.
+        idle: The idle connections; this one is added while another exchange may begin.
 
     Attributes:
-        due: When the exchange has failed, or an idle connection is closed, by the clock of the event loop.
+        due: When the exchange fails, or the idle connection is closed, by the clock of the event loop.
         has_unread: Tells whether something came, or the connection ended, while the event loop was blocked.
     """
 
@@ -153,14 +153,14 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def is_usable(self) -> bool:
-        is_due = self._deadlines.loop.time() >= self.due  # and yet open, if the event loop was blocked
+        is_due = self._deadlines.loop.time() >= self.due  # still open, if the event loop was blocked
         return self._stays_open and not is_due and not self._transport.is_closing()
 
     async def exchange(self, request: bytes, ends: float, read_timeout: float, max_body: int) -> Response:
         """Send a request, and return its response; then the connection is idle or closed.
 
-        The response must be complete when it `ends`, by the clock of the event loop; something must arrive
-        each `read_timeout` seconds.
+        The response must be complete at `ends`, by the clock of the event loop; some data must arrive every
+        `read_timeout` seconds.
         """
         self._ends, self._read_timeout, self._max_body = ends, read_timeout, max_body
         self._without_body = 0
@@ -169,7 +169,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._deadlines.meet(self.due)
         self._transport.write(request)
         try:
-            received = await self._response  # no variable: the error's traceback would refer to the error
+            received = await self._response  # not a variable: the traceback of its error would refer to it
         except BaseException:
             self._response = None
             self.abort_if_idle()  # or the rest of the request would be sent
@@ -183,7 +183,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             response.set_exception(error)
 
     def expire(self) -> None:
-        """Let the exchange fail, or close an idle connection: it took too long."""
+        """Let an exchange fail that took too long, or close an idle connection."""
         if self._response is None:
             self.close()
         self.fail(TimeoutError())
@@ -195,14 +195,14 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.close()
 
     def close(self) -> None:
-        """Close the connection, on which no exchange goes on."""
+        """Close the connection, which no exchange is using."""
         self._opened.close()
         self._idle.pop(self, None)
         self._deadlines.forget(self)
-        self._begin_response()  # the parser keeps the connection in memory, but not what was received
+        self._begin_response()  # the parser keeps this object in memory: drop what was received
 
     def _release(self) -> None:
-        if self._transport.get_write_buffer_size():  # the response came before the server had the request
+        if self._transport.get_write_buffer_size():  # the response came before the request was sent
             self._transport.abort()
         if self.is_usable:
             self.due = self._deadlines.loop.time() + KEEP_ALIVE
@@ -219,16 +219,16 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._has_headers = False
         self._body = bytearray()
 
-    # What the event loop calls
+    # Called by the event loop
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """See `asyncio.BufferedProtocol`. Else asyncio would map and unmap memory for each response."""
+        """See `asyncio.BufferedProtocol`. Without a buffer, asyncio would map memory for each response."""
         del sizehint
         return self._deadlines.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         response = self._response
-        if response is None:  # nobody has asked for this
+        if response is None:  # no request waits for a response
             self.close()
             return
         self._without_body += nbytes
@@ -246,16 +246,16 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.fail(TransportFailed(_LONG_HEAD))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._handler.connection_lost(exc)  # aiohttp's connector waits for it when it is closed
+        self._handler.connection_lost(exc)  # the connector's `close` waits for this call
         if exc is None and self._has_headers and not is_framed(self._received()):
-            self.on_message_complete()  # which nothing else says
+            self.on_message_complete()  # such a response ends with its connection
         self.fail(exc or aiohttp.ServerDisconnectedError())
         self.close()
 
-    # What the parser calls
+    # Called by the parser
 
     def on_message_begin(self) -> None:
-        """Begin the response; or a further one, after an informational one, or that nobody has asked for."""
+        """Begin a response: the first, one after an informational response, or one without a request."""
         self._stays_open = self._response is not None
         if self._has_headers:
             self._begin_response()
@@ -288,7 +288,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
 
 class ConnectionDeadlines:
-    """Ends what is due on connections, with one timer for all of them.
+    """Ends exchanges and idle connections that are due, with one timer for all connections.
 
     `asyncio.timeout` for each call would cost as much as its signature.
 
@@ -304,14 +304,14 @@ class ConnectionDeadlines:
         self._looks_at = math.inf
 
     def meet(self, due: float) -> None:
-        """Look at the connections at that time, or before."""
+        """Look at the connections at the time `due`, or earlier."""
         if due < self._looks_at:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer, self._looks_at = self.loop.call_at(due, self._look), due
 
     def forget(self, connection: HttpConnection) -> None:
-        """Look at a connection no more. After the last one, nothing is left on the event loop."""
+        """Stop looking at a connection. After the last one, no timer is left on the event loop."""
         self.connections.pop(connection, None)
         if self._timer is not None and not self.connections:
             self._timer.cancel()
@@ -361,7 +361,7 @@ class ConnectorTransport:
         return self._connector
 
     def forget(self) -> None:
-        """Leave the connections to the parent: its event loop would read no more from what a child closes."""
+        """Leave the connections to the parent: its event loop would not read from one that a child closes."""
         self._end.detach()
         self._loop_end.forget()
 
@@ -384,7 +384,7 @@ class ConnectorTransport:
             finally:
                 self._places.release()
         except (aiohttp.ClientError, HTTPException, OSError) as error:
-            for each in list(to.idle):  # they may be as dead, and each attempt would fail on another one
+            for each in list(to.idle):  # they may be dead, too: each attempt would fail on another one
                 each.close()
             raise connection_failure(error, error, request.url, self._network) from error
         if response.status == WANTS_USER:
@@ -415,15 +415,15 @@ class ConnectorTransport:
 
 
 def _abandon(connector: aiohttp.BaseConnector, connections: dict[HttpConnection, None], end: LoopEnd) -> None:
-    """Close without a warning what nobody closed, before any `__del__`. The loop may be gone by now."""
+    """Close connections that nobody closed, before their `__del__` warns. The loop may be closed already."""
     end.forget()
-    begin(connector.close())  # closes at once; it would wait for the end of TLS connections
+    begin(connector.close())  # closes at once; awaiting it would take until the end of TLS
     for each in list(connections):
         each.close()
 
 
 class _Destination:
-    """Where requests go, and what all of them begin with.
+    """The address that requests are sent to, and their common headers.
 
     Attributes:
         forwarder: The URL of the proxy that responds, or passes requests on; empty without one.
@@ -442,7 +442,7 @@ class _Destination:
         self.idle: dict[HttpConnection, None] = {}
 
     def idle_connection(self) -> HttpConnection | None:
-        """Take the connection that was used last, if there is an idle one."""
+        """Take the idle connection that was used last; None if none is usable."""
         while self.idle:
             connection, _ = self.idle.popitem()
             if connection.is_usable and not connection.has_unread():
@@ -490,7 +490,7 @@ def connection_failure(
 
 
 def _standard(error: BaseException) -> BaseException:
-    """Return the error of the operating system, TLS or `http.client` that one of aiohttp stands for."""
+    """Return the error of the operating system, TLS or `http.client` that an error of aiohttp stands for."""
     if isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError)):
         return RemoteDisconnected("")
     if isinstance(error, aiohttp.ClientResponseError):
@@ -502,7 +502,7 @@ def _standard(error: BaseException) -> BaseException:
 
 
 def _forget_request(error: BaseException) -> None:
-    """Take our headers and the query, and so the signatures, out of an error that people will log."""
+    """Remove our headers and the query, which have signatures, from an error that people will log."""
     if isinstance(error, aiohttp.ClientResponseError):
         url, method, *_ = error.request_info
         bare = url.with_query(None)

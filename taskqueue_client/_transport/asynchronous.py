@@ -35,12 +35,12 @@ class AsyncTransport(Protocol):
 
         Args:
             request: The request.
-            timeouts: Bound the attempt.
-            max_body: Bytes that the body may have, also when it is unpacked.
+            timeouts: The timeouts of the attempt.
+            max_body: The most bytes of the body, also after decompression.
 
         Raises:
             TransportFailed: There is no response, or it is incomplete.
-            ResponseRefused: Its body is too large or packed in an unknown way.
+            ResponseRefused: The body is too large, or compressed in an unknown way.
             ClientUnusable: The transport is closed, or belongs to another event loop.
         """
         ...
@@ -67,7 +67,7 @@ async def _read(status: int, body: aiohttp.StreamReader, limit: int) -> bytes:
 
 
 class _SentOnceError(aiohttp.ClientError):
-    """A connection broke; aiohttp knows no reason to send the request again for this one."""
+    """A connection broke. After an error of this class, aiohttp does not send the request again."""
 
 
 async def _sent_once(
@@ -75,8 +75,8 @@ async def _sent_once(
 ) -> aiohttp.ClientResponse:
     """Keep aiohttp from sending GET and PUT a second time when the connection breaks.
 
-    It would do so without a fresh signature, and nobody would know that the outcome of the first
-    request is open.
+    The second request would not be signed afresh, and nobody would know that the first one may have taken
+    effect.
     """
     try:
         return await handler(request)
@@ -131,7 +131,7 @@ async def _request_over(
 
 
 class OwnSessionTransport(ConnectorTransport):
-    """An `AsyncTransport` over `ClientSession.request`, for an aiohttp without the inner functions."""
+    """An `AsyncTransport` over `ClientSession.request`, if `is_supported()` is false."""
 
     _limit = POOL_SIZE
     _session: aiohttp.ClientSession | None = None
@@ -178,7 +178,7 @@ class InjectedSessionTransport:
         if self._session.closed:
             raise ClientUnusable(_SESSION_CLOSED)
         running = asyncio.get_running_loop()
-        if getattr(self._session, "_loop", running) is not running:  # cannot be asked in another way
+        if getattr(self._session, "_loop", running) is not running:  # there is no public attribute
             raise ClientUnusable(_SESSION_ELSEWHERE)
 
         async def ours(
@@ -193,4 +193,4 @@ class InjectedSessionTransport:
         return await _request_over(self._session, request, timeouts, max_body, None, middlewares=middlewares)
 
     async def aclose(self) -> None:
-        """Leave the session to its owner."""
+        """Do nothing: the session is closed by its owner."""

@@ -33,7 +33,7 @@ _BEFORE_SENDING = (ConnectionRefusedError, gaierror, ssl.SSLCertVerificationErro
 
 
 def connection_failed(cause: BaseException, url: str, proxy: Proxy | None) -> TransportFailed:
-    """Return the failure of a request that the operating system, TLS or `http.client` gives as its cause."""
+    """Return the failure of a request because of an error of the operating system, TLS or `http.client`."""
     if text := _response_failure(cause):
         text += f" ({through(proxy).strip()})" if proxy else ""
     else:
@@ -76,7 +76,7 @@ def _place(cause: BaseException, url: str, proxy: Proxy | None) -> str:
     if proxy is None:
         return _address(url)
     is_refused = isinstance(cause, ConnectionRefusedError)
-    is_unresolved = isinstance(cause, gaierror) and not proxy.is_socks  # with SOCKS, that may be the server
+    is_unresolved = isinstance(cause, gaierror) and not proxy.is_socks  # with SOCKS, the server may be meant
     if is_refused or is_unresolved or proxy.forwards(url):
         return f"the proxy {proxy.url}"
     return _address(url) + through(proxy)
@@ -98,7 +98,7 @@ def reason(cause: BaseException) -> str:
 
 
 def _reason_of_tls(cause: ssl.SSLError) -> str:
-    said = str(cause.args[-1]) if cause.args else "TLS"  # all that an error made by Python code has
+    said = str(cause.args[-1]) if cause.args else "TLS"  # an error raised by Python code has no more
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f"{UNTRUSTED}: {getattr(cause, 'verify_message', said).rstrip('.')}"
     name: str | None = getattr(cause, "reason", None)
@@ -132,7 +132,7 @@ def _is_socks_refusal(error: BaseException) -> bool:
 def _is_late_connection(error: BaseException) -> bool:
     from urllib3.exceptions import ConnectTimeoutError, NewConnectionError  # noqa: PLC0415 - asynchronous clients do without
 
-    is_failure = isinstance(error, NewConnectionError)  # urllib3 makes it a subclass of the other
+    is_failure = isinstance(error, NewConnectionError)  # a subclass of ConnectTimeoutError
     return isinstance(error, ConnectTimeoutError) and not is_failure
 
 
@@ -142,7 +142,7 @@ def first_cause(error: BaseException) -> BaseException:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Return an error and its causes: requests, urllib3 and PySocks wrap errors, some several times."""
+    """Yield an error and its causes: requests, urllib3 and PySocks wrap errors, some several times."""
     found: BaseException | None = error
     while found is not None:
         yield found

@@ -1,4 +1,4 @@
-"""Shared by all connections: network settings, and closing after a fork.
+"""The network settings of all connections, and dropping connections in forked children.
 
 Proxies, trusted certificates and the user agent are read from the environment in one place: API calls and
 storage, synchronous and asynchronous, use the same settings.
@@ -95,7 +95,7 @@ class NetworkSettings:
         return any(url.startswith(SOCKS_PROXIES) for url in getproxies().values())
 
     def check(self, url: str, *, socks: bool = False) -> None:
-        """Read what requests to a URL will need, so that a mistake in the environment is found early."""
+        """Read the settings for requests to a URL, so that a mistake in the environment is found early."""
         self.proxy(url, socks=socks)
         self.tls_for(url)
 
@@ -109,8 +109,8 @@ class NetworkSettings:
     def tls(self) -> ssl.SSLContext:
         """The TLS context for HTTPS, made at the first access.
 
-        Trusts the certificates of `REQUESTS_CA_BUNDLE`, else `CURL_CA_BUNDLE`; else what OpenSSL makes
-        of `SSL_CERT_FILE` and `SSL_CERT_DIR`; else the system's store and certifi's.
+        Trusts the certificates of `REQUESTS_CA_BUNDLE`, else `CURL_CA_BUNDLE`; else those that OpenSSL finds
+        by `SSL_CERT_FILE` and `SSL_CERT_DIR`; else those of the system and of certifi.
         """
         context = _tls_context()
         context.set_alpn_protocols(["http/1.1"])
@@ -140,7 +140,7 @@ class NetworkSettings:
             user, _, password = proxy.userinfo.partition(":")
             return SOCKSProxyManager(proxy.url, user or None, password or None, **options)
         if proxy.url.startswith("https:"):
-            options["ssl_context"] = options["proxy_ssl_context"] = self.tls  # up to urllib3 2.7, the former
+            options["ssl_context"] = options["proxy_ssl_context"] = self.tls  # urllib3 < 2.8 uses the first
         return urllib3.ProxyManager(proxy.url, proxy_headers=proxy.headers, **options)
 
 
@@ -188,7 +188,7 @@ def proxy_variable(url: str) -> str:
 
 
 WANTS_USER = HTTPStatus.PROXY_AUTHENTICATION_REQUIRED
-"""The status with which a proxy refuses a user and password, or none."""
+"""The status with which a proxy asks for a user and password, or refuses them."""
 
 
 def proxy_refused(url: str, network: NetworkSettings | None) -> ProxyRefused:
@@ -243,8 +243,8 @@ def _context_of(variable: str, path: str) -> ssl.SSLContext:
 class Forked(Protocol):
     """An owner of connections or threads.
 
-    Two processes that share a connection get each other's responses. Threads and locked locks of the parent
-    would keep a child waiting for ever.
+    Two processes that share a connection get each other's responses. A child would wait for ever for threads
+    of the parent, and for locks that were locked.
     """
 
     def forget(self) -> None:

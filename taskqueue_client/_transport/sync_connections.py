@@ -1,7 +1,7 @@
-"""Changes of urllib3's connections for the synchronous transports, of API calls and of storage.
+"""Subclasses of urllib3's connections, for API calls and for storage.
 
-`http.client` bounds each read, but not all reads together; it takes an interim response for the final one,
-and some truncated responses for complete ones.
+`http.client` bounds each read, but not all reads together; it treats an interim response as the final one,
+and some truncated responses as complete.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PIECE = 64 * 1024  # bytes that are passed to TLS at a time: all of them must b
 
 
 class TooLate(TimeoutError):
-    """The time of an attempt is over; the text says what that means."""
+    """An attempt has taken too long; the text says what was late."""
 
 
 @dataclass(eq=False, repr=False)
@@ -43,7 +43,7 @@ class Attempt:
     Attributes:
         patience: Seconds that sending may stand still; for reading, the connection has a timeout.
         ends: When the attempt ends, on the monotonic clock.
-        late: What has happened then.
+        late: The text of the `TooLate` that is raised then.
     """
 
     patience: float
@@ -62,7 +62,7 @@ class Attempt:
 
 
 current_attempt: ContextVar[Attempt | None] = ContextVar("current_attempt", default=None)
-"""The attempt that the thread makes; None for requests of others, over an injected session."""
+"""The attempt that the thread makes; None for requests that others send over an injected session."""
 
 
 _TLS_RECORD = 16 * 1024  # the most bytes that TLS sends, and returns, at a time (RFC 8446, 5.1)
@@ -76,7 +76,7 @@ class _BoundedReader(io.RawIOBase):
         self._patience = self._timeout = connection.gettimeout() or math.inf
         self._file = cast("io.RawIOBase", connection.makefile("rb", buffering=0))
         self._attempt = attempt
-        self._failure: OSError | None = None  # after data that is returned first
+        self._failure: OSError | None = None  # raised by the next read
         self.at_end = False
 
     def readable(self) -> bool:
@@ -128,9 +128,9 @@ _INTERIM = range(102, 200)
 class FinalResponse(HTTPResponse):
     """The final response to a request, which is read within the time of its attempt.
 
-    `http.client` takes 103 Early Hints for the whole response. The connection would then be used again, and
-    the next request would receive the response to this one. `http.client` also accepts a response as complete
-    if the connection ends within the head or before a chunk.
+    `http.client` treats 103 Early Hints as the whole response. The connection would then be used again, and
+    the next request would receive the response to this one. It also treats a response as complete if the
+    connection ends in the head, or where a chunk should begin.
     """
 
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
@@ -160,7 +160,7 @@ class FinalResponse(HTTPResponse):
         return data
 
     def _read_next_chunk_size(self) -> int:
-        """Return the size of a chunk. `http.client` takes a wrong one for the end of the connection."""
+        """Return the size of a chunk. `http.client` treats a wrong size as the end of the connection."""
         try:
             size: int = cast("Any", super())._read_next_chunk_size()  # noqa: SLF001 - `read` and `read1` call it
         except ValueError:
@@ -194,7 +194,7 @@ class _Sends:
 
     The head is sent together with the body. `http.client` sends them one after the other: two packets, or two
     TLS records, for which the server wakes up twice. Large bodies take several packets in any case, and are
-    not copied. Sending may take as long as a response; urllib3 bounds it by the time to connect.
+    not copied. The read timeout bounds sending, too; in urllib3, the connect timeout does.
     """
 
     sock: socket.socket | None
@@ -224,15 +224,15 @@ class _Sends:
         if self._head == b"":
             self._head = data
             return
-        head, self._head = self._head, None  # sending may open the connection, and send to a proxy before
+        head, self._head = self._head, None  # sending may open the connection, which calls `send` for a proxy
         with _broken_pipes():
             cast("Any", super()).send(head + data if head else data)
 
 
 def add_deadline(pool: Any) -> None:
-    """Let responses that are read over the pool's connections keep the deadline of our attempts."""
+    """Let requests and responses over a pool's connections keep the deadlines of our attempts."""
     kind: Any = getattr(pool, "ConnectionCls", None)
-    if getattr(kind, "response_class", None) is not HTTPResponse:  # has one, or a class of its owner
+    if getattr(kind, "response_class", None) is not HTTPResponse:  # has deadlines, or its owner's class
         return
     pool.ConnectionCls = type(f"Timed{kind.__name__}", (_Sends, kind), {"response_class": FinalResponse})
     for idle in list(pool.pool.queue):
@@ -241,9 +241,9 @@ def add_deadline(pool: Any) -> None:
 
 
 class IdleConnections:
-    """The idle connections of a urllib3 pool, of which the last one is taken first, instead of a `LifoQueue`.
+    """The idle connections of a urllib3 pool, last in, first out, instead of a `LifoQueue`.
 
-    Ctrl-C in the moment in which that has taken its lock leaves it locked: the next call would wait for ever.
+    A Ctrl-C just after a `LifoQueue` has taken its lock leaves it locked: the next call would wait for ever.
     """
 
     def __init__(self, size: int) -> None:
@@ -312,7 +312,7 @@ class StorageAttempt(Attempt):
 
     Attributes:
         policy: The timeouts and the minimum rate.
-        unsent: The bytes of the last data that were not sent: urllib3 reads a response also if sending fails.
+        unsent: How many bytes of the last data were not sent: urllib3 may return a response nevertheless.
     """
 
     def __init__(self, url: str, policy: RetryPolicy, cancellation: Cancellation) -> None:
@@ -363,7 +363,7 @@ class StorageAttempt(Attempt):
         """End the connection. May be called from any thread."""
         if self._socket is not None:
             with suppress(OSError):  # closed already
-                # not SSLSocket's own, after which its writes would leave unencrypted
+                # after SSLSocket.shutdown, data would be sent unencrypted
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def expect_response(self) -> None:

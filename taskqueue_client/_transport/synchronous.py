@@ -99,7 +99,7 @@ class SyncTransport:
 
 def _read(response: requests.Response, attempt: Attempt) -> bytes:
     raw = response.raw
-    if not hasattr(raw, "stream"):  # an adapter of a user's may make a response by hand
+    if not hasattr(raw, "stream"):  # a user's adapter may make a response without urllib3
         return response.content
     try:
         body = _body(raw, response.status_code, attempt)
@@ -145,13 +145,13 @@ class _OneOrigin(HTTPAdapter):
             url = request.url or ""
             made = self._network.pool_manager(url, maxsize=POOL_SIZE).connection_from_url(url)
             add_deadline(made)
-            pool = self.__dict__.setdefault("_pool", made)  # the pool of the thread that was first, at once
+            pool = self.__dict__.setdefault("_pool", made)  # atomic: all threads use the first pool
         return pool
 
     def cert_verify(self, *_: Any, **__: Any) -> None:
         """Do nothing: the TLS context of the connection pool verifies certificates."""
 
-    def request_url(self, request: requests.PreparedRequest, proxies: Any) -> str:  # noqa: ARG002 - its name
+    def request_url(self, request: requests.PreparedRequest, proxies: Any) -> str:  # noqa: ARG002 - the name that requests passes
         """Return the part of the signed URL after the host; for an HTTP proxy, the whole URL."""
         url, pool = request.url or "", self._pool
         if pool is not None and pool.proxy is not None and url.startswith("http:"):
@@ -174,7 +174,7 @@ class _OneOrigin(HTTPAdapter):
         super().close()
 
     def forget(self) -> None:
-        """Drop the connections, without a word to the server: the parent goes on with them."""
+        """Drop the connections without closing them: the parent still uses them."""
         self.__dict__.pop("_pool", None)
 
 
@@ -217,7 +217,7 @@ def _failure(
     error: Exception, url: str, network: NetworkSettings | None
 ) -> TransportFailed | ResponseRefused:
     if isinstance(error, requests.RequestException):
-        error.request = error.response = None  # the request, and so the signature, of an error that is logged
+        error.request = error.response = None  # they have the signature, and the error may be logged
     failure = failure_of_urllib3(error, url, network)
     if isinstance(error, requests.Timeout) and isinstance(failure, TransportFailed):
         failure.timed_out = True  # also if an injected session has raised it without a cause

@@ -107,7 +107,7 @@ class StorageRefused(StorageFailed):
 
     @property
     def is_too_large(self) -> bool:
-        """Whether storage does not take as many bytes."""
+        """Whether storage refuses content of this size."""
         return self.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE or self.code == "EntityTooLarge"
 
 
@@ -141,7 +141,7 @@ def is_expiry(error: StorageRefused, url_expires: float | None, now: float) -> b
 class RedirectRefused(StorageFailed):
     """A response leads from HTTPS to another scheme, to one redirect too many, or to a URL that is not valid.
 
-    Also a response of the Queue or object service: the URL of an upload or of a reference may be malformed.
+    Also raised if the Queue or the object service sends a malformed URL, such as that of a reference.
     """
 
     @property

@@ -23,7 +23,7 @@ from .transfers import TransferClient
 CHAIN_NAME = "public/chain-of-trust.json"
 SIGNATURE_NAME = "public/chain-of-trust.json.sig"
 CERTIFIED_LOG_NAME = "public/logs/certified.log"
-"""The names of the two artifacts that a signing worker adds to a run."""
+"""The names of the artifacts that a signing worker adds to a run."""
 
 KEY_LENGTH = 32
 """Bytes of an ed25519 key, public or private (RFC 8032)."""
@@ -84,8 +84,8 @@ def verify_chain_of_trust(
 ) -> Conversation[ChainOfTrust]:
     """Verify the chain of trust of a run: which worker signed which artifacts of which task.
 
-    The signature of `public/chain-of-trust.json` is verified with the keys. Its content must have version 1
-    of the format, and name the task and the run it was downloaded from. Needs the extra `trust`.
+    The signature of `public/chain-of-trust.json` is verified with the keys. The document must have version
+    1 of the format, and name the task and the run from which it was downloaded. Needs the extra `trust`.
 
     Scopes: `queue:status:<task_id>` unless `run_id` is given, and `queue:get-artifact:` for
     `public/chain-of-trust.json` and `public/chain-of-trust.json.sig`. The standard deployment gives them to

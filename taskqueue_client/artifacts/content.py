@@ -193,7 +193,7 @@ class Gunzip:
         return not self._begun
 
     def decode(self, block: Block) -> Iterator[bytes]:
-        """Return the decoded content of a block."""
+        """Yield the decoded content of a block."""
         is_cut = False
         while block or is_cut:
             self._begun = True

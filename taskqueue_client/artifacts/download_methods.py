@@ -25,7 +25,7 @@ MOST_IN_MEMORY = 64 * 1024 * 1024
 
 
 _DEVICES = Path("/dev")
-"""The folder of `/dev/stdout`, which is a link to a file where the output of a program goes to a file."""
+"""The folder of `/dev/stdout`, which leads to a regular file if the output of the program goes to a file."""
 
 
 def checked_path(to: str | os.PathLike[str]) -> Path:

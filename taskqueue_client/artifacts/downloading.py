@@ -38,21 +38,21 @@ DEFAULT_CONTENT_TYPE = "application/binary"
 """The content type that the official clients assume if storage sends none."""
 
 MOST_UNPACKED = 64 * 1024 * 1024
-"""Bytes that gzip of any size may unpack to."""
+"""The most bytes that gzip of any size may unpack to."""
 
 MOST_UNPACKED_RATIO = 500
 """The largest allowed ratio of unpacked to packed bytes. The format allows 1032; logs reach 5 to 50."""
 
 GOES_ON_AFTER = 16 * 1024 * 1024
 """Bytes after which the interruption of a request is not a failed attempt. So a network that interrupts each
-connection after a while delays a large download, and does not make it impossible."""
+connection after a while delays a large download, but does not make it impossible."""
 
 FILE = "the path of a file, not of a folder, device or FIFO"
 """The allowed destinations, in words."""
 
 _WITH_URL = frozenset({StorageType.S3, StorageType.REFERENCE})
 _ABSENT = frozenset({403, 404})
-"""S3 responds with 403 where the reader may not list the bucket, and so does a CDN before it."""
+"""S3 responds with 403 where the reader may not list the bucket, and so does a CDN in front of it."""
 
 _PARTIAL = 206
 _NO_SUCH_RANGE = 416
@@ -222,7 +222,7 @@ class DownloadRequest:
         return calls.artifact(self.task_id, self.run_id, self.name)
 
     def located(self) -> Conversation[Location]:
-        """Get a URL of storage from the other endpoint, whose response has no hashes."""
+        """Get a URL of storage from the endpoint getArtifact, whose response has no hashes."""
         if self.run_id is None:
             call = calls.get_latest_artifact(self.task_id, self.name)
         else:
@@ -267,7 +267,7 @@ class _Download:
         return content
 
     def _attempt(self) -> Conversation[None]:
-        """Make one attempt, which goes on after an interruption if it has brought much of the content."""
+        """Make one attempt. It continues after an interruption if it has received much of the content."""
         while True:
             begun = self.receiver.received
             try:
@@ -288,7 +288,7 @@ class _Download:
             if is_expiry(error, location.expires, self.transfer.settings.server_time()):
                 self.location = None
             elif error.status in _ABSENT and is_on_s3 and not self.skips_cdn:
-                self.skips_cdn, self.location = True, None  # a CDN keeps responses from before the upload
+                self.skips_cdn, self.location = True, None  # a CDN may have an older response
             raise
 
     def _fresh_location(self) -> Conversation[Location]:
@@ -306,10 +306,10 @@ class _Download:
         return (yield from self._located((yield from self._content())))
 
     def _located(self, content: ArtifactContent) -> Conversation[Location]:
-        """Return a URL of the content, a fresh one for each attempt."""
+        """Return a fresh URL of the content."""
         if content.storage_type == StorageType.OBJECT and content.name is not None:
             if content.credentials is not None and not _CLIENT_ID.fullmatch(content.credentials.client_id):
-                return (yield from self.request.located())  # the Queue derives them from the artifact's name
+                return (yield from self.request.located())  # the Queue makes client ids of artifact names
             call = calls.start_download(content.name, accept_download_methods={"getUrl": True})
             start = yield from CallAs(call, content.credentials)
             expires = None if start.expires is None else start.expires.timestamp()
@@ -367,8 +367,8 @@ class Receiver:
     def _begin_anew(self, stored: Mapping[str, str]) -> None:
         """Drop what was received.
 
-        The stored hashes are those in the headers of the response. Those of an object do not count: its
-        storage may have changed them together with the content.
+        `stored` are the hashes in the headers of the response. They are ignored for an object: its storage
+        may have changed them together with the content.
         """
         self._expected = dict(stored if self._of_service is None else self._of_service)
         self._hashes = Hashes(VERIFIABLE & {*self._expected, *(self._request.signed or ())})
@@ -386,7 +386,7 @@ class Receiver:
         return found
 
     def pieces(self, url: str, transfer: Transfer) -> Generator[Block]:
-        """Make one attempt, and return the decoded content, or the rest of it after a resume. Blocks."""
+        """Make one attempt, and yield the decoded content, or the rest of it after a resume. Blocks."""
         headers = {"Accept-Encoding": "gzip", **self.resume_headers()}
         with self._range_refused(url), transfer.get(url, headers, self._most_redirects) as incoming:
             self._take_head(incoming, url)
@@ -406,7 +406,7 @@ class Receiver:
 
     @contextmanager
     def _range_refused(self, url: str) -> Generator[None]:
-        """Start over if the range is refused: only the end mark of the last response was missing."""
+        """Start over if the range is refused: of the last response, only the mark of its end was missing."""
         try:
             yield
         except StorageRefused as error:

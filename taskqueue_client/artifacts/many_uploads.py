@@ -24,10 +24,10 @@ from .uploading import RunArtifact, UploadOptions, UploadResult, uploading, warn
 _MOST_OPEN = 64
 _MOST_IN_MEMORY = 4 * 1024 * 1024
 _OPENING_TIMEOUT = 0.05
-"""A thread opens contents of further uploads, too, until so many files are open, so many bytes of small files
-are in memory, or so many seconds have passed: each switch between threads costs as much as sending 4 kB."""
+"""A thread that opens a content opens further ones, too, until so many files are open, so many bytes of small
+files are in memory, or so many seconds have passed: a switch between threads costs as much as 4 kB sent."""
 
-_MANY = 200  # so many uploads take longer in threads than in an event loop with the import of aiohttp before
+_MANY = 200  # for so many uploads, importing aiohttp and an event loop take less time than threads
 
 CONCURRENCY = 16
 """The default number of simultaneous uploads."""
@@ -77,7 +77,7 @@ Listed = tuple[str, Content | InvalidArgument]
 
 
 def listed(contents: Contents) -> list[Listed]:
-    """Return the artifacts to upload. Links to folders are not entered, and refused if they lead out."""
+    """Return the artifacts to upload. Links to folders are not entered; links that lead out are errors."""
     if isinstance(contents, Mapping):
         return [_checked(name, content) for name, content in contents.items()]
     allowed = "a mapping of names to contents, or a folder"
@@ -136,12 +136,12 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     """Return whether an entry is a folder, or a link to one."""
     try:
         return entry.is_dir()
-    except OSError:  # a link that leads to itself, or to what may not be looked at
+    except OSError:  # a link that leads to itself, or to a path that may not be read
         return False
 
 
 def _inside(path: Path, folder: Path) -> Path | InvalidArgument:
-    """Refuse links that lead out of the folder: they could publish files that the task may not read."""
+    """Return the path, or an error for a link out of the folder: the task may not have access there."""
     real = os.path.realpath  # `Path.resolve` raises a RuntimeError for a link that leads to itself
     if path.is_symlink() and not Path(real(path)).is_relative_to(real(folder)):
         finding = f"{path} is a symbolic link that leads out of the folder"
@@ -166,11 +166,11 @@ class _Opener:
         return position in self._opened
 
     def take(self, position: int) -> _Opened:
-        """Return the content at a position, which is open. It may be None if the caller has given that."""
+        """Return the open content at a position: None only if that is what the caller has passed."""
         return self._opened.pop(position)
 
     def open(self, position: int) -> _Opened:
-        """Open the contents up to `position`, and some more. Blocks."""
+        """Open the contents up to `position`, and some more; return the one at `position`. Blocks."""
         with self._lock:
             while position >= self._next:
                 self._open_some()
@@ -202,12 +202,12 @@ def _opened(content: Content | InvalidArgument) -> _Opened:
         return content
     try:
         return open_source(content)
-    except Exception as error:  # noqa: BLE001 - it is what the report is for
+    except Exception as error:  # noqa: BLE001 - reported as an outcome
         return error
 
 
 def _are_many(every: list[Listed]) -> bool:
-    """Return whether there are enough uploads for an event loop, and `Queue` accepts the content of each."""
+    """Return whether there are many uploads, without asynchronous iterables: both clients can upload them."""
     return len(every) >= _MANY and not any(isinstance(content, AsyncIterable) for _, content in every)
 
 
@@ -226,11 +226,11 @@ def _upload(
     if isinstance(content, Exception):
         return UploadOutcome(artifact.name, error=content)
     warn_of_name(artifact.name, options.storage)
-    # storage looks for `no_progress`: it has nothing to wait for then
+    # `put_small` looks for `no_progress`: then it need not let the event loop report progress
     progress = report if report is no_progress else partial(report, artifact.name)
     try:
         result = yield from uploading(transfer, artifact, content, options, progress)
-    except Exception as error:  # noqa: BLE001 - it is what the report is for
+    except Exception as error:  # noqa: BLE001 - reported as an outcome
         return UploadOutcome(artifact.name, error=error)
     return UploadOutcome(artifact.name, result)
 
@@ -256,8 +256,8 @@ def upload_artifacts(
         task_id: The task.
         run_id: The run.
         artifacts: Contents by name, or a folder: then the names are the paths relative to it. A symbolic link
-            that leads out of the folder is not uploaded; its outcome is an error. One to a folder within is
-            not entered.
+            that leads out of the folder is not uploaded; its outcome is an error. A link to a folder
+            within is not entered.
         expires: When the artifacts expire.
         concurrency: The number of simultaneous uploads; 16 by default.
         storage: As for `upload_artifact`.

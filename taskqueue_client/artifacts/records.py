@@ -24,7 +24,7 @@ from .transfers import TransferClient
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 _LONGEST_MESSAGE = 4096
-"""Characters that the Queue accepts. Longer messages are truncated."""
+"""The most characters that the Queue accepts. Longer messages are truncated."""
 
 
 def create_reference_artifact(
@@ -61,7 +61,7 @@ def create_reference_artifact(
     arguments.check_kind("url", url, str)
     if not _ABSOLUTE.match(url):
         allowed = "an absolute URL such as https://example.com/report"
-        # without its value, which may hold a password or a signature
+        # without the URL, which may contain a password or a signature
         raise InvalidArgument("url", None, allowed, "it does not begin with a scheme")
     given = content_type_of(name) if content_type is None else content_type
     request: ReferenceArtifactRequest = {

@@ -211,7 +211,7 @@ def _of_opened(path: str, file: io.FileIO) -> Source:
     if not stat.S_ISREG(status.st_mode):
         raise InvalidArgument("source", path, "a regular file")
     stamp = _Stamp.of(status)
-    if not stamp.size and file.read(1):  # such as those in /proc, of which nobody knows the size before
+    if not stamp.size and file.read(1):  # such as files in /proc, whose size is not known before
         file.seek(0)
         with file:
             return spooled(blocks_of(file))
@@ -338,7 +338,7 @@ class BlockThread:
         return self
 
     def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
-        """Raise the function's error, also if the stream has failed: it would go on after lost blocks."""
+        """Raise the function's error, also if the stream has failed: a resumed stream would lack blocks."""
         try:
             self.finish()
         except Exception:

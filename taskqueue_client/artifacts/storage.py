@@ -177,8 +177,8 @@ class Storage:
         self._async_transports: dict[AbstractEventLoop, AsyncTransport] = {}
 
     def forget(self) -> None:
-        """Begin anew, without a word to the servers: the parent goes on with its connections."""
-        self._of_parent = self._async_transports  # at their end, they would stop the parent's event loops
+        """Drop the connections and threads without closing them: the parent still uses them."""
+        self._of_parent = self._async_transports  # if deleted, they would stop the parent's event loops
         self._start()
 
     def threads(self) -> ThreadPoolExecutor:
@@ -260,7 +260,7 @@ class Storage:
             raise self._refused("PUT", put.url, response.status, response.headers, response.body)
         if put.progress is not no_progress:
             put.progress(len(content), len(content))
-            await asyncio.sleep(0)  # now it is told, and not after the upload
+            await asyncio.sleep(0)  # lets the event loop call `progress` now, not after the upload
         return PutResponse(hexdigests(put.algorithms, content), response.headers)
 
     @contextmanager
@@ -272,7 +272,7 @@ class Storage:
         cancellation: Cancellation,
         most_redirects: int = MOST_REDIRECTS,
     ) -> Generator[Incoming]:
-        """Read a URL, following redirects as far as they are allowed."""
+        """Read a URL, following up to `most_redirects` redirects."""
         target = url
         for _ in range(1 + most_redirects):
             with self._requested("GET", target, headers, policy, cancellation) as incoming:
@@ -352,7 +352,7 @@ def _failed(method: str, url: str, failure: TransportFailed | ResponseRefused) -
 
 
 def _missing(cause: IncompleteRead) -> str:
-    if cause.expected is None:  # in its head, or in place of a chunk
+    if cause.expected is None:  # it ends in its head, or where a chunk should begin
         return "the response is incomplete"
     return f"the response is incomplete: {cause.expected} bytes are missing at its end"
 
@@ -369,7 +369,7 @@ def _parts_of(method: str, url: str) -> SplitResult:
 
 
 class _LocalError(Exception):
-    """Carries an error of the source or of `progress` past urllib3, to which it is one of the connection."""
+    """Carries an error of the source or of `progress` past urllib3, which would blame the connection."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(error)

@@ -25,10 +25,10 @@ from .storage import MOST_REDIRECTS, UPLOADED, Incoming, Progress, Put, PutRespo
 R = TypeVar("R")
 
 RENEWED_BEFORE = 300.0
-"""A URL is not used in the last seconds before it expires, because clocks may differ by so much."""
+"""A URL is not used in so many seconds before it expires, because clocks may differ by so much."""
 
 SKIP_CDN = {"x-taskcluster-skip-cdn": "1"}
-"""The headers of a request for a URL of storage, instead of a CDN's, whose copy may be an old one."""
+"""The headers that request a URL of storage instead of a URL of a CDN, which may have an old copy."""
 
 _MD5_LIMIT = 16 * 1024 * 1024
 """Up to this size in bytes, the ETag is compared with the MD5 sum of the body. For larger bodies, computing
@@ -99,7 +99,7 @@ class Transfer:
         return self.work(partial(self.storage.put, put, self.cancellation), small)
 
     def releasing(self, release: Callable[[], object], steps: Conversation[R]) -> Conversation[R]:
-        """Return the result of `steps`, and call `release` on a thread, whatever happens."""
+        """Return the result of `steps`, and call `release` on a thread, also after an error."""
         try:
             result = yield from steps
         except GeneratorExit:  # the conversation was closed: nobody performs further steps

@@ -39,7 +39,7 @@ _UNREADABLE_AS_OBJECT = re.compile(r"[^A-Za-z0-9!@/:.+|_-]")
 _CONTENT_RANGE = re.compile(r"bytes \d+-\d+/(\d+)")
 
 _NO_CACHE = "private, no-store"
-"""RFC 9111, 5.2.2. Not all CDNs obey each of the two."""
+"""Both directives (RFC 9111, 5.2.2), because some CDNs obey only one of them."""
 
 _INLINE = 8192
 """Content of so many bytes or more is sent to a URL: the service accepts 10926 characters of base64."""
@@ -77,11 +77,11 @@ class UploadResult:
 
 @dataclass(frozen=True, slots=True)
 class UploadOptions:
-    """Options of an upload; `upload_artifact` describes each of them but the last.
+    """Options of an upload; `upload_artifact` describes each of them except the last.
 
     Attributes:
-        is_final: The content will not be replaced. Otherwise no cache may store it: a CDN would show a part
-            of a log for hours after its end.
+        is_final: The content will not be replaced. Otherwise no cache may store it: a CDN would show an
+            incomplete log for hours.
     """
 
     expires: str
@@ -128,7 +128,7 @@ class RunArtifact:
         return calls.create_artifact(self.task_id, self.run_id, self.name, request)
 
     def stored(self) -> Call[ArtifactLocation]:
-        """Return the call that gets a URL of storage: the copy that a CDN has may be an old one."""
+        """Return the call that gets a URL of storage, not of a CDN, which may have an old copy."""
         call = calls.get_artifact(self.task_id, self.run_id, self.name)
         return replace(call, headers=SKIP_CDN)
 
@@ -208,13 +208,13 @@ def uploading(
 
 
 def warn_of_name(name: str, storage: str) -> None:
-    """Log why readers will fail, if they will."""
+    """Log a warning if readers will fail; see `trouble_of_readers`."""
     if trouble := trouble_of_readers(name, storage):
         _log.warning("%s", trouble)
 
 
 def trouble_of_readers(name: str, storage: str) -> str:
-    """Return why readers will fail, although the upload succeeds, as measured on the service; else ""."""
+    """Return why readers will fail although the upload succeeds, as seen on the service; "" if they won't."""
     if storage == "object" and (found := _UNREADABLE_AS_OBJECT.search(name)):
         return (
             f"artifact {name!r} can be downloaded by this client only: for names that contain {found[0]!r}, "
@@ -288,7 +288,7 @@ class _Upload:
         except TemporaryFileFailed:
             if self.options.compress:
                 raise
-            return (yield from self._to_s3(source, None))  # such as the log of a run that has filled the disk
+            return (yield from self._to_s3(source, None))  # without compression, on a full disk
         return (yield from self.transfer.releasing(compressed.close, self._to_s3(compressed, "gzip")))
 
     def _to_s3(self, body: Source, encoding: str | None) -> Conversation[UploadResult]:
@@ -325,7 +325,7 @@ class _Upload:
             return (yield from self.artifact.create(request))
 
     def _has_arrived(self, size: int, encoding: str | None, response: PutResponse) -> Conversation[bool]:
-        """Compare the stored length. If the credentials may not read it, any ETag is accepted."""
+        """Compare the stored length. If the credentials may not read the artifact, any ETag is accepted."""
         artifact, transfer = self.artifact, self.transfer
         try:
             found = yield from artifact.stored()
@@ -374,8 +374,8 @@ class _Upload:
     def _created_as_object(self) -> Conversation[CreateArtifactResponse]:
         """Create the artifact; the response says how to upload, and cannot be requested again if it is lost.
 
-        The call is retried nevertheless: usually it was the request that was lost, and otherwise the Queue
-        refuses the second one without harm.
+        The call is retried nevertheless: usually the request was lost, and not the response. Otherwise the
+        Queue refuses the second request without harm.
         """
         create = self.artifact.create(
             {"storageType": "object", "expires": self.options.expires, "contentType": self.content_type}
@@ -422,7 +422,7 @@ def _stored_length(transfer: Transfer, url: str, encoding: str | None) -> int | 
             length = found[1] if found else incoming.header("Content-Length") or ""
             return int(length) if length.isdecimal() else None
     except StorageRefused as error:
-        return 0 if error.status == 416 else None  # noqa: PLR2004 - the first byte of nothing
+        return 0 if error.status == 416 else None  # noqa: PLR2004 - no first byte: 0 bytes are stored
 
 
 def _is_lost(error: BaseException) -> bool:

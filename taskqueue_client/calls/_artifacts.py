@@ -48,7 +48,7 @@ def create_artifact(
 
 
 def finish_artifact(task_id: str, run_id: int, name: str, *, upload_id: str) -> Call[None]:
-    """Finish an `object` artifact after its upload, so that it can be read; the run may be resolved.
+    """Finish an `object` artifact after its upload, so that it can be read; the run may be resolved already.
 
     Scopes: `queue:create-artifact:<task_id>/<run_id>`, which the run's credentials have. Safe to repeat.
 

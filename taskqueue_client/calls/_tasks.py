@@ -16,7 +16,7 @@ from taskqueue_client.definitions import PriorityName, TaskDefinition, same_defi
 from taskqueue_client.errors import CallFailed, RequestConflict
 
 MOST_TASKS = 32
-"""The number of tasks that a worker may claim with one call, at most."""
+"""The most tasks that a worker may claim with one call."""
 
 ExceptionReason = Literal[
     models.ReasonResolved.WORKER_SHUTDOWN,
@@ -31,7 +31,7 @@ ExceptionReason = Literal[
     "internal-error",
     "intermittent-task",
 ]
-"""The reasons that a worker may report; the other ones of `ReasonResolved` are given by the Queue."""
+"""The reasons that a worker may report; the other reasons of `ReasonResolved` come from the Queue itself."""
 
 _EXCEPTION_REASONS = [each for each in get_args(ExceptionReason) if isinstance(each, models.ReasonResolved)]
 
@@ -227,7 +227,7 @@ def change_task_priority(task_id: str, new_priority: PriorityName) -> Call[model
 
     Raises:
         ResourceNotFound: The task does not exist.
-        RequestConflict: The task's deadline has passed, or it was resolved before or has this priority.
+        RequestConflict: The task's deadline has passed, or the task was resolved before or has this priority.
     """
     path = _of_task(task_id, "priority")
     body = {"newPriority": arguments.one_of("new_priority", new_priority, list(models.Priority))}
@@ -335,7 +335,7 @@ def claim_work(
         worker_type: The second part of the task queue id.
         worker_group: The worker's group, such as a region.
         worker_id: The worker's id, unique within its group.
-        tasks: The number of tasks to claim at most, 1 to 32.
+        tasks: The most tasks to claim, 1 to 32.
     """
     queue = arguments.task_queue_id(task_queue_id, provisioner_id, worker_type)
     count = arguments.number("tasks", tasks, least=1, most=MOST_TASKS)

@@ -18,7 +18,7 @@ _URLS = frozenset({"url", "put_url", "signed_poll_task_url", "signed_poll_url", 
 
 
 DEEPEST = 500
-"""Levels of lists and objects that are kept: Python's limit of 1,000 includes the calls around them."""
+"""Levels of lists and objects that are kept: Python's recursion limit of 1,000 counts calls, too."""
 
 CUT_OFF = f"<cut off by taskqueue_client: nested more than {DEEPEST} levels deep>"
 """The text that replaces a list or an object that is nested too deeply."""
@@ -30,7 +30,7 @@ _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 def decoded(document: bytes | msgspec.Raw) -> Any:
     """Return a JSON document that is inside of a response, cut where it is too deep for this Python.
 
-    Since Python 3.14, what can be read depends on the stack: it may be less than when the response came.
+    Since Python 3.14, the readable depth depends on the stack: it may be less than when the response came.
     """
     try:
         return msgspec.json.decode(document)
@@ -41,7 +41,7 @@ def decoded(document: bytes | msgspec.Raw) -> Any:
 def cut(document: bytes) -> bytes:
     """Return a JSON document without the lists and objects below `DEEPEST` levels.
 
-    A document that is not valid JSON does not become valid by it.
+    A document that is not valid JSON does not become valid by this.
     """
     kept: list[bytes] = []
     level = start = 0
@@ -56,7 +56,7 @@ def cut(document: bytes) -> bytes:
                     start = token.end()
                 level -= 1
             case _:
-                pass  # a text, whose brackets are not levels
+                pass  # a string: brackets in it are not levels
     return b"".join([*kept, document[start:]])
 
 

@@ -87,7 +87,7 @@ class PutUrl(Model, frozen=True, kw_only=True):
 class UploadMethod(Model, frozen=True, kw_only=True):
     """How to upload: with `data_inline` the service has the data already, else PUT it to `put_url`.
 
-    Neither is set if no method was proposed, or none of the proposed ones is possible.
+    Neither is set if no method was proposed, or none of the proposed methods is possible.
     """
 
     data_inline: bool = False

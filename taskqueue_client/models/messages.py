@@ -22,7 +22,7 @@ __all__ = [
 
 
 class PublishedTask(Model, frozen=True):
-    """The part of the task's definition that a message has: its tags (none about a canceled group)."""
+    """The part of the task's definition that a message has: its tags ({} if a group was canceled)."""
 
     tags: dict[str, str]
 

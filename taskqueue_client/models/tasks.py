@@ -98,7 +98,7 @@ class Run(Model, frozen=True, kw_only=True):
 class TaskStatus(Model, frozen=True, kw_only=True):
     """A task without its definition: its ids, its state and its runs.
 
-    Every run but the last is resolved. Messages about a canceled group have no `priority`. If an
+    Every run except the last is resolved. Messages about a canceled group have no `priority`. If an
     old Queue omits `task_queue_id`, it is made from provisioner and worker type.
     """
 
@@ -149,12 +149,12 @@ class TaskClaim(Model, frozen=True, kw_only=True, dict=True, gc=True):
         # Workers make paths of both; msgspec adds where the response has the wrong one.
         arguments.slugid("task_id", self.status.task_id)
         arguments.number("run_id", self.run_id)
-        # A view of the response would hold all of its claims, up to 32, for as long as one of them is used.
+        # A view of the response would keep all of its claims, up to 32, in memory while one of them is used.
         msgspec.structs.force_setattr(self, "task_json", self.task_json.copy())
 
     @cached_property
     def task(self) -> dict[str, Any]:
-        """The task definition, a plain dict as in the Queue's schema; decoded when it is first looked at."""
+        """The task definition, a plain dict as in the Queue's schema; decoded on first use."""
         definition: dict[str, Any] = decoded(self.task_json)
         return definition
 

@@ -497,7 +497,7 @@ def test_run_worker_refuses_a_task_that_its_worker_would_wait_for_without_end(
 ) -> None:
     unresolved = slugid()
     queue.create_task(unresolved, task_factory(taskQueueId="other/queue"))
-    with pytest.raises(InvalidArgument, match="task: the task is unscheduled; expected one that is pending"):
+    with pytest.raises(InvalidArgument, match="task: the task is unscheduled; expected a pending task"):
         run_worker(Greeter, {"name": "Ada"}, task={"dependencies": [unresolved]})
     with pytest.raises(InvalidArgument, match=r"task.taskQueueId: 'a/b' .* worker serves: c/d, e/f"):
         run_worker(Greeter, {"name": "Ada"}, task_queue_id=["c/d", "e/f"], task={"taskQueueId": "a/b"})
