@@ -37,8 +37,8 @@ def main() -> None:
             _drop_rest()
         if sys.argv[1:2] == ["work"]:  # other commands may wait until their output is read
             end_process_within(LINGERING, status)
-            from taskqueue_client.worker.shutdown import SIGNALS  # noqa: PLC0415 - see above
-            from taskqueue_client.worker.worker_log import drop_unread_output  # noqa: PLC0415 - see above
+            from taskqueue_client.worker.shutdown import SIGNALS  # noqa: PLC0415 - for workers only
+            from taskqueue_client.worker.worker_log import drop_unread_output  # noqa: PLC0415 - for workers only
 
             for number in SIGNALS:  # a second signal would replace the status of a worker that has ended
                 signal.signal(number, signal.SIG_IGN)
@@ -50,7 +50,7 @@ def main() -> None:
 
 def _imported() -> Callable[..., object]:
     try:
-        from taskqueue_client.cli import taskqueue  # noqa: PLC0415 - may be missing
+        from taskqueue_client.cli import taskqueue  # noqa: PLC0415 - the extra may be missing
     except KeyboardInterrupt:  # after the import, the command prints this line itself
         sys.stderr.write("Interrupted.\n")
         sys.exit(_BY_SIGNAL + signal.SIGINT)
@@ -96,7 +96,7 @@ def _prepare_streams() -> None:
     """Prepare the streams. Closed ones become `/dev/null`, or other files would get their descriptors."""
     if reconfigure := getattr(sys.stdout, "reconfigure", None):
         reconfigure(errors="backslashreplace")  # for characters that its encoding lacks
-    if hasattr(sys.stderr, "buffer"):  # it is open
+    if hasattr(sys.stderr, "buffer"):  # the stream is open
         sys.stderr = _Errors(sys.stderr.buffer, sys.stderr.encoding, sys.stderr.errors, line_buffering=True)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:

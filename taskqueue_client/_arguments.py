@@ -59,7 +59,7 @@ def check_function(argument: str, given: object) -> None:
 
 
 def check_callback(argument: str, given: object) -> None:
-    """Raise InvalidArgument unless an argument is a function, not an asynchronous one: nobody awaits it."""
+    """Raise InvalidArgument unless an argument is a synchronous function: nobody would await another."""
     if not callable(given) or iscoroutinefunction(given):
         raise InvalidArgument(argument, given, "a function that is not asynchronous")
 
@@ -202,7 +202,7 @@ def name(given: object) -> str:
 def new_name(given: object) -> str:
     """Return the name of an artifact that is to be created."""
     checked = text("name", given, _NEW_NAME, "1 to 1024 printable ASCII characters")
-    if {".", ".."} & set(checked.split("/")):  # storage services and browsers resolve it as a relative path
+    if {".", ".."} & set(checked.split("/")):  # storage services and browsers resolve such parts
         raise InvalidArgument("name", given, "a name in which no part between slashes is '.' or '..'")
     return checked
 
@@ -216,7 +216,7 @@ def media_type(given: str) -> str:
     """Return a content type that the object service can read: with another one, an upload begins and fails.
 
     Raises:
-        InvalidArgument: The content type is not one of RFC 9110.
+        InvalidArgument: The content type is malformed (RFC 9110).
     """
     if not _MEDIA_TYPE.fullmatch(given):
         allowed = "a type such as text/plain; charset=utf-8, which the object service requires"

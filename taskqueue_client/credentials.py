@@ -1,7 +1,7 @@
 """Credentials: checks, temporary credentials, and credentials from the environment.
 
-The rules are those of Taskcluster's authentication documents (temporary credentials,
-authorizedScopes) and, for the variables, of its worker environment.
+The rules are those of Taskcluster's documents about authentication (temporary credentials, authorizedScopes)
+and about the environment of workers (the variables).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def checked(credentials: Credentials, argument: str = "credentials") -> Credenti
 
 
 _CREDENTIALS = (
-    "Credentials; the dict of another client becomes "
+    "Credentials; convert the dict of another client: "
     'Credentials(given["clientId"], given["accessToken"], given.get("certificate"))'
 )
 
@@ -112,7 +112,7 @@ _UNREAD = msgspec.json.Decoder(dict[str, msgspec.Raw])
 def _decoded(decoder: msgspec.json.Decoder[T], certificate: str) -> T:
     try:
         return decoder.decode(certificate.encode())
-    # AttributeError: not text; other clients accept a dict
+    # AttributeError: not a str, such as the dict that other clients accept
     except (msgspec.MsgspecError, AttributeError, UnicodeError, RecursionError):
         raise InvalidArgument("certificate", _hidden(certificate), "a JSON object as a str") from None
 

@@ -62,7 +62,7 @@ class TransportFailed(Exception):
 
 
 class ResponseRefused(Exception):
-    """A response was received, but its body was not read."""
+    """A response was received, but not accepted: for example, it is too large."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -133,7 +133,7 @@ _MOST_AGE = 2**31  # seconds, as RFC 9111, 1.2.2 bounds them: with more, the tim
 def date_of(headers: Mapping[str, str]) -> float | None:
     """Return the server's time in seconds since the epoch; None if `Date` is missing or malformed.
 
-    A cache adds the seconds since then as `Age` (RFC 9111, 5.1).
+    A cache states the seconds since `Date` in the header `Age` (RFC 9111, 5.1).
     """
     age = headers.get("age", "")
     try:

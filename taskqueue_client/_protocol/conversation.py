@@ -11,7 +11,7 @@ A conversation is a generator that does no I/O. It yields steps and receives the
 
 An error of a step is raised at its `yield`, where the conversation may handle it. `converse` performs a
 conversation on the caller's thread, `converse_async` in an event loop. A conversation that also yields
-`Item`s is a stream; `iterate` and `iterate_async` perform it and give the items.
+`Item`s is a stream; `iterate` and `iterate_async` perform it and yield the items.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ R = TypeVar("R")
 
 STOPPING_TIMEOUT = 5.0
 """Seconds that a canceled conversation waits for `Work` that was told to stop: it may be connecting, or
-inside an iterator of the caller's. After that, its thread ends unobserved."""
+inside an iterator of the caller's. After that, nobody waits for its thread."""
 
 
 SUCCESS = frozenset({200, 201, 204})
@@ -179,7 +179,7 @@ def converse(client: Client, conversation: Conversation[R]) -> R:
 
 
 def iterate(client: Client, stream: Conversation[None]) -> Generator[Any]:
-    """Perform a stream on this thread and give its items."""
+    """Perform a stream on this thread and yield its items."""
     with closing(stream):
         step = next(stream, None)
         while step is not None:
@@ -296,7 +296,7 @@ async def converse_async(client: AsyncClient, conversation: Conversation[R]) -> 
 
 
 async def iterate_async(client: AsyncClient, stream: Conversation[None]) -> AsyncGenerator[Any]:
-    """Perform a stream in the running event loop and give its items."""
+    """Perform a stream in the running event loop and yield its items."""
     import asyncio  # noqa: PLC0415 - as above
 
     with closing(stream):
@@ -383,7 +383,7 @@ async def on_thread(work: Work[R]) -> R:
 
 
 def _discard(future: asyncio.Future[Any]) -> None:
-    """Drop a result that is not needed: retrieve its error, or close it."""
+    """Drop the result of a future: retrieve the error, which asyncio would log, or close the result."""
     if future.cancelled() or future.exception():
         return
     if callable(close := getattr(future.result(), "close", None)):

@@ -34,7 +34,7 @@ class Pages(Generic[PageT, Item]):
     Args:
         call: Requests the next page.
         items: Returns the items of a page.
-        key: Returns what identifies an item.
+        key: Returns the identifier of an item.
     """
 
     call: Call[PageT]

@@ -60,7 +60,7 @@ class Timeouts(NamedTuple):
 
 
 class Retries(Protocol):
-    """Decides how a client retries failures: its `RetryPolicy`, or one for a whole upload of a worker."""
+    """Decides how a client retries failures: by its `RetryPolicy`, or as a worker retries its uploads."""
 
     def attempt_timeouts(self, call: Call[Any], elapsed: float) -> Timeouts:
         """Return the timeouts of an attempt that begins `elapsed` seconds after the first one."""
@@ -213,7 +213,7 @@ def is_conflict(error: BaseException) -> TypeGuard[errors.RequestConflict]:
 
 
 def is_outage(error: BaseException) -> bool:
-    """Return whether the service is out of order, or another server responds in its place."""
+    """Return whether the service fails temporarily, or another server responds in its place."""
     return is_foreign(error) or is_temporary(error)
 
 

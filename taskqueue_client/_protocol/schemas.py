@@ -336,7 +336,7 @@ def _validator() -> Any:  # jsonschema's type stubs are incomplete
 
 
 def is_date_time_if_text(given: object) -> bool:
-    """Return whether a value is accepted by the format `date-time`, which concerns text only."""
+    """Return whether a value is accepted by the format `date-time`, which applies to strings only."""
     return not isinstance(given, str) or is_date_time(given)
 
 
@@ -358,7 +358,7 @@ def _problems_of(error: jsonschema.ValidationError) -> Iterator[Problem]:
 
 
 def members_of(value: object) -> Iterable[tuple[str | int, object]]:
-    """Return the members of a list or object, each with its index or key; of other values nothing."""
+    """Return the members of a list or object, each with its index or key; nothing for other values."""
     if isinstance(value, Mapping):
         return cast("Mapping[str, object]", value).items()
     return enumerate(cast("list[object]", value)) if isinstance(value, list) else ()
@@ -403,7 +403,7 @@ def _text_problems(document: object) -> Iterator[Problem]:
 
 
 def _local_times(definition: object) -> list[Problem]:
-    """Return each date that is a `datetime` without a zone: it may be local, and would be sent as UTC."""
+    """Return a problem for each `datetime` without a zone: it may be local, and would be sent as UTC."""
     if not isinstance(definition, Mapping):
         return []
     given = cast("Mapping[str, object]", definition)
@@ -415,7 +415,7 @@ def _local_times(definition: object) -> list[Problem]:
 
 
 def _number_problems(definition: object) -> list[Problem]:
-    """Return NaN and infinities as problems: msgspec would write them as null."""
+    """Return a problem for each NaN and infinity: msgspec would write them as null."""
     if not _may_have_odd_numbers(definition):
         return []
     return [
@@ -487,7 +487,7 @@ def _task_queue_problem(task_queue_id: object, *pair: object) -> Problem | None:
 
 
 def _broken_date_rules(created: float, deadline: float, expires: float, now: float) -> list[tuple[str, str]]:
-    """Return the keys of dates that break a rule, each with the rule as a format; NaN breaks none."""
+    """Return the key of each date that breaks a rule, with a template of what is allowed; NaN breaks none."""
     rules = [
         ("created", created < now - _WINDOW - _UNCERTAIN, "at most 15 minutes ago"),
         ("created", created > now + _WINDOW + _UNCERTAIN, "at most 15 minutes from now"),

@@ -108,7 +108,7 @@ class _Thread(Thread):
             if error is not None:
                 raise error
         finally:
-            del error  # its traceback refers to this frame
+            del error  # else a cycle: its traceback refers to this frame
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
@@ -181,7 +181,7 @@ def is_canceled() -> bool:
 
 
 async def end_other_tasks() -> None:
-    """End all other tasks of the event loop, and those that they begin meanwhile, before it is closed.
+    """End all other tasks of the event loop, and tasks that begin meanwhile, before the loop is closed.
 
     `asyncio.run` does not wait for the latter: aiormq begins some if a connection breaks while it is opened.
     """

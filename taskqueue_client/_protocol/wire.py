@@ -135,7 +135,7 @@ class Signer:
 
     def __init__(self, credentials: Credentials) -> None:
         self.credentials = credentials
-        self._client_id = str.__str__(credentials.client_id)  # not the name of a member of an enumeration
+        self._client_id = str.__str__(credentials.client_id)  # of a member of an enumeration, the value
         self._key = credentials.access_token.encode()
         self.ext = _ext(credentials)
 
@@ -325,11 +325,11 @@ class Wire:
         return now if self._skew.known else math.nan
 
     def attempted(self, call: Call[Any]) -> errors.Attempted:
-        """Return a first attempt at a call, for an error about the call."""
+        """Return the URL and endpoint of a call, with one attempt, for an error about the call."""
         return errors.Attempted(call.endpoint, call.method, self.url(call))
 
     def is_stale(self, error: errors.CallFailed) -> bool:
-        """Return whether a call was refused for its timestamp alone, and the service's time is known now."""
+        """Return whether a call was refused only for its timestamp, and the service's time is known now."""
         stale = isinstance(error, errors.AuthenticationFailed) and "Stale timestamp" in error.message
         return stale and self._skew.known
 

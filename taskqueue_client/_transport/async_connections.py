@@ -293,7 +293,7 @@ class ConnectionDeadlines:
     `asyncio.timeout` for each call would cost as much as its signature.
 
     Attributes:
-        buffer: What a connection has just received; parsed before another one receives.
+        buffer: Data that a connection has just received; parsed before another connection receives.
     """
 
     def __init__(self, connections: dict[HttpConnection, None]) -> None:
@@ -331,7 +331,7 @@ class ConnectionDeadlines:
 
 
 class ConnectorTransport:
-    """An `AsyncTransport` over httptools and aiohttp's connector, which the first request's loop owns."""
+    """An `AsyncTransport` over httptools and aiohttp's connector, for the event loop of the first request."""
 
     _limit = 0  # none: the connector would count idle connections as used; `_places` sets the limit
 
@@ -401,7 +401,7 @@ class ConnectorTransport:
         try:
             async with asyncio.timeout(seconds):
                 await self._places.acquire()
-        except TimeoutError as error:  # which has no text
+        except TimeoutError as error:  # the error has no text
             raise TransportFailed(_BUSY, timed_out=True, is_unsent=True) from error
 
     async def aclose(self) -> None:
@@ -410,7 +410,7 @@ class ConnectorTransport:
         self._closed, loop, self._loop = True, self._loop, None
         if self._connector is not None and loop is asyncio.get_running_loop():
             await self._connector.close()
-        elif self._connector is not None:  # only its own loop could await it
+        elif self._connector is not None:  # `close` can be awaited in the connector's loop only
             self._end()
 
 
@@ -497,7 +497,7 @@ def _standard(error: BaseException) -> BaseException:
         return HTTPException(error.message)
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return error.certificate_error  # it has no `os_error` before aiohttp 3.13.5
-    cause = getattr(error, "os_error", error.__cause__)  # the text of the error may have the URL
+    cause = getattr(error, "os_error", error.__cause__)  # not the error, whose text may have the URL
     return cause if isinstance(error, aiohttp.ClientConnectionError) and cause is not None else error
 
 

@@ -110,7 +110,7 @@ async def _request_over(
                 timeout=_timeout(timeouts),
                 skip_auto_headers=_UNSIGNED if request.body is None and request.method != "GET" else None,
                 allow_redirects=False,
-                raise_for_status=False,  # an injected session may want it
+                raise_for_status=False,  # whatever an injected session has set
                 auto_decompress=False,  # aiohttp takes an incomplete compressed body for a complete one
                 **options,  # type: ignore[arg-type] # headers, middlewares and a proxy
             )

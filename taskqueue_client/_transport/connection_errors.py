@@ -1,7 +1,7 @@
 """The failures of connections, in the same words for each transport: what failed, where and why.
 
-The errors of urllib3 and aiohttp name classes and objects of these libraries, and often only one of the proxy
-and the server.
+The errors of urllib3 and aiohttp name classes and objects of these libraries, and often only the proxy
+or only the server.
 """
 
 from __future__ import annotations
@@ -93,12 +93,12 @@ def reason(cause: BaseException) -> str:
     if isinstance(cause, gaierror):
         return str(cause.strerror or cause)
     if isinstance(cause, OSError) and cause.errno:
-        return os.strerror(cause.errno)  # asyncio adds the address to it
+        return os.strerror(cause.errno)  # without the address that asyncio adds
     return str(cause) or type(cause).__name__
 
 
 def _reason_of_tls(cause: ssl.SSLError) -> str:
-    said = str(cause.args[-1]) if cause.args else "TLS"  # an error raised by Python code has no more
+    said = str(cause.args[-1]) if cause.args else "TLS"  # an error raised by Python code has only this text
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f"{UNTRUSTED}: {getattr(cause, 'verify_message', said).rstrip('.')}"
     name: str | None = getattr(cause, "reason", None)
@@ -111,7 +111,7 @@ def _reason_of_tls(cause: ssl.SSLError) -> str:
 def failure_of_urllib3(
     error: BaseException, url: str, network: NetworkSettings | None
 ) -> TransportFailed | ResponseRefused:
-    """Return the failure that an error stands for; `network` is None for an injected session."""
+    """Return the failure for an error of requests or urllib3; `network` is None for an injected session."""
     chain = list(_chain(error))
     text = str(chain[-1])
     proxy = None if network is None else network.proxy(url, socks=True)

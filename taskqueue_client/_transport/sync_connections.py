@@ -142,7 +142,7 @@ class FinalResponse(HTTPResponse):
             self.fp = io.BufferedReader(self._reader)
 
     def begin(self) -> None:
-        """Read the heads of interim responses, and that of the final one."""
+        """Read the heads of interim responses and the head of the final response."""
         super().begin()
         while self.status in _INTERIM:
             self.headers = self.msg = None  # type: ignore[assignment] # `begin` reads only if it is None
@@ -171,7 +171,7 @@ class FinalResponse(HTTPResponse):
         return size
 
     def _refuse_if(self, data: bytes, *, truncated: bool) -> None:
-        """Raise `IncompleteRead` if the connection has ended where only a truncated response ends."""
+        """Raise `IncompleteRead` if the connection has ended and the response is `truncated` in that case."""
         if truncated and self._reader is not None and self._reader.at_end:
             self.close()
             raise IncompleteRead(data)
@@ -198,10 +198,10 @@ class _Sends:
     """
 
     sock: socket.socket | None
-    _head: bytes | None = None  # of the request that is being sent with its body; empty: still to come
+    _head: bytes | None = None  # of a request to be sent together with its body; empty until it is known
 
     def connect(self) -> None:
-        cast("Any", super()).connect()  # with TLS, and a proxy's response
+        cast("Any", super()).connect()  # includes TLS, and the response of a proxy
         self._bound_sending()
 
     def putrequest(self, *args: Any, **options: Any) -> None:
@@ -389,7 +389,7 @@ class StorageAttempt(Attempt):
             self._measure(sent, begun)
 
     def _measure(self, count: int, begun: float) -> None:
-        """Note that `count` bytes were moved since the moment `begun`."""
+        """Note that `count` bytes were transferred since the moment `begun`."""
         self._bytes += count
         self._seconds += time.monotonic() - begun
         window, rate = self.policy.min_rate_window, self.policy.min_rate

@@ -70,7 +70,7 @@ class SyncTransport:
         try:
             response = self._send(request, timeouts)
             body = _read(response, attempt)
-        except (OSError, HTTPError) as error:  # requests' and urllib3's, and those about a CA bundle
+        except (OSError, HTTPError) as error:  # of requests, of urllib3, or about a CA bundle
             raise _failure(error, request.url, self._network) from error
         finally:
             current_attempt.reset(token)

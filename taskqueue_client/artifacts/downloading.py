@@ -119,7 +119,7 @@ class Destination:
                 writer.put(piece)
 
     def _write(self, block: Block) -> None:
-        assert self._file is not None  # noqa: S101 - restart comes first
+        assert self._file is not None  # noqa: S101 - `restart` was called before
         left = memoryview(block)
         with self._naming_path():
             while left:
@@ -399,7 +399,7 @@ class Receiver:
             raise DownloadCorrupt(self._request.name, "the gzip stream is truncated")
 
     def resume_headers(self) -> dict[str, str]:
-        """Return the headers that request the rest, if an ETag lets the server compare the file."""
+        """Return the headers that request the rest; none without an ETag, which identifies the content."""
         if not self.received or self._etag is None:
             return {}
         return {"Range": f"bytes={self.received}-", "If-Range": self._etag}
@@ -422,7 +422,7 @@ class Receiver:
         sha256 = incoming.header("x-amz-meta-content-sha256")
         self._begin_anew({} if sha256 is None else {"sha256": sha256.lower()})
         etag = incoming.header("ETag") or ""
-        self._etag = etag if etag.startswith('"') else None  # a strong one, which identifies the exact bytes
+        self._etag = etag if etag.startswith('"') else None  # only a strong ETag identifies the exact bytes
         self.content_type = incoming.header("Content-Type")
         length = incoming.header("Content-Length")
         self._total = int(length) if length is not None and length.isdecimal() else None

@@ -338,7 +338,7 @@ class Storage:
 
 
 def _failure(method: str, url: str, error: Exception, network: NetworkSettings) -> StorageFailed:
-    """Return the failure that an error of the network or of urllib3 stands for."""
+    """Return the failure for an error of the network or of urllib3."""
     cause = first_cause(error)
     if isinstance(cause, IncompleteRead):
         return StorageFailed(method, url, _missing(cause))

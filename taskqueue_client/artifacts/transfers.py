@@ -44,7 +44,7 @@ class TransferSettings:
     Attributes:
         storage: The connections to storage services, which all copies of the client share.
         server_time: Returns the service's time, in seconds since the epoch.
-        attempted: Returns a first attempt at a call, for an error about the call.
+        attempted: Returns the URL and endpoint of a call, for an error about the call.
         storage_type: The default storage type of uploads.
     """
 

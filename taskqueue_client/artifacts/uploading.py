@@ -97,7 +97,7 @@ class UploadOptions:
         task_expires: datetime | None,
         storage: StorageName,
         content_type: str | None,
-        compress: bool | None,  # noqa: FBT001 - the callers' is a keyword
+        compress: bool | None,  # noqa: FBT001 - callers have it as a keyword
         now: Callable[[], datetime],
     ) -> UploadOptions:
         """Return the options after checking them. A distance such as `14 days` is measured from `now()`."""

@@ -248,6 +248,6 @@ def test_the_error_about_a_dict_says_how_to_make_credentials_of_it(client: type[
     given: Any = {"clientId": "me", "accessToken": "s3cret"}
     with pytest.raises(InvalidArgument) as caught:
         client("https://tc.example.com", given)
-    expression = str(caught.value).partition("becomes ")[2]
+    expression = str(caught.value).partition("another client: ")[2]
     assert eval(expression, {"Credentials": Credentials, "given": given}) == Credentials("me", "s3cret")
     assert "s3cret" not in str(caught.value)
