@@ -210,7 +210,7 @@ def test_the_proxy_of_an_injected_session_that_wants_a_password_is_not_asked_aga
 
     with listening(want_a_password) as port:
         for put in put_sync, put_async:
-            with pytest.raises(ApiError, match="a proxy refuses the user and password") as failed:
+            with pytest.raises(ApiError, match="a proxy wants a user and password, or refuses") as failed:
                 put(f"http://me:hidden@127.0.0.1:{port}")
             assert (failed.value.status, failed.value.attempts) == (407, 1)
             assert "hidden" not in str(failed.value)
