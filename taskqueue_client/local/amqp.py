@@ -1,8 +1,8 @@
-"""RabbitMQ: publishes the Queue's messages, consumes the worker manager's; needs aio-pika (extra `events`).
+"""RabbitMQ: publishes the Queue's messages, consumes worker-manager's; needs aio-pika (extra `events`).
 
-Messages wait in an outbox until the broker has confirmed them. A broker that is away for a while loses none,
-and neither does a queue on a file that is killed; their order stays. After a lost confirmation a message is
-sent again: delivery is at least once, as with the service.
+Messages wait in an outbox until the broker has confirmed them. So no message is lost while the broker cannot
+be reached, or if a local queue with a database file is killed, and their order stays. If a confirmation is
+lost, the message is sent again: delivery is at least once, as with the service.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CREATE TABLE IF NOT EXISTS outbox (
 
 
 class StoredMessage(NamedTuple):
-    """A message in the outbox; `cc` and `body` are JSON, and `seq` is its place."""
+    """A message in the outbox; `cc` and `body` are JSON. Messages are sent in the order of `seq`."""
 
     seq: int
     exchange: str
@@ -75,7 +75,7 @@ class Outbox:
         return [StoredMessage(*row) for row in rows]
 
     def remove_until(self, seq: int) -> None:
-        """Forget the messages up to and including a place: they are delivered."""
+        """Remove the messages up to and including `seq`: they are delivered."""
         self._store.change("DELETE FROM outbox WHERE seq <= ?", seq)
 
     def __len__(self) -> int:
@@ -83,10 +83,10 @@ class Outbox:
 
 
 _CAPACITY = 100_000  # messages that may wait: some 100 MB, about a minute of the local queue's full speed
-_BATCH = 100  # messages under way at once: enough to hide the wait for confirmations
+_BATCH = 100  # messages sent before the first is confirmed: enough to hide the wait for it
 
 CONNECT_SECONDS = 30
-"""After which the service takes a message that was not confirmed for lost."""
+"""Time limit for connecting and for a confirmation; the service, too, waits so long for a confirmation."""
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 15.0
@@ -99,13 +99,13 @@ _log = logging.getLogger(__name__)
 
 
 class _Link(ABC):
-    """A task that stays connected to RabbitMQ while it is entered (`async with`).
+    """A connection to RabbitMQ that is restored after a loss, while its context (`async with`) is entered.
 
     Args:
         url: `amqp://` or `amqps://`, with user and password; never shown or logged.
 
     Attributes:
-        connected: Set while the connection is used.
+        connected: Set while the connection can be used.
     """
 
     def __init__(self, url: str) -> None:
@@ -149,7 +149,7 @@ class _Link(ABC):
     async def _connect(self) -> None:
         """Connect to the broker, and close the connection at the end, also if it was not established.
 
-        The garbage collector would close it otherwise, on any thread, where it is not awaited.
+        Otherwise the garbage collector would close the connection, on any thread, without awaiting that.
         """
         lost = asyncio.Event()
         try:
@@ -165,7 +165,7 @@ class _Link(ABC):
 
 
 def _host_in(url: str) -> str:
-    """Return the host of an AMQP URL. Never show a wrong port: it is the password if that has a `/`."""
+    """Return the host of an AMQP URL. No error shows the port: it is the password if that contains a `/`."""
     with suppress(ValueError):
         parts = urlsplit(url)
         if parts.scheme in {"amqp", "amqps"} and parts.hostname and parts.port != 0:
@@ -182,14 +182,14 @@ def _cause(error: Exception) -> str:
 
 
 class AmqpPublisher(_Link):
-    """Sends messages in the background.
+    """Sends the messages of an outbox in the background.
 
-    Entering the context waits a few seconds for the broker. Without one, messages are queued.
-    Leaving it waits a few seconds for messages that are not confirmed yet.
+    Entering the context waits a few seconds for a connection; without it, messages stay in the outbox.
+    Leaving the context waits a few seconds until the last messages are confirmed.
     """
 
     lost: int = 0
-    """How many messages found the outbox full."""
+    """The number of messages that were not stored because the outbox was full."""
 
     def __init__(self, url: str, outbox: Outbox) -> None:
         super().__init__(url)
@@ -198,7 +198,7 @@ class AmqpPublisher(_Link):
         self._emptied = asyncio.Event()
 
     def store(self, message: Message) -> None:
-        """Store a message in the transaction that is open; `send_soon` follows when it is committed.
+        """Store a message in the open transaction; the caller calls `send_soon` after the commit.
 
         Raises:
             sqlite3.Error: The disk is full: the transaction must not be committed.
@@ -215,7 +215,7 @@ class AmqpPublisher(_Link):
         self.lost += 1
 
     def send_soon(self, _message: Message | None = None) -> None:
-        """Send what is stored. Belongs to the event loop's thread; never waits or fails."""
+        """Wake the task that sends stored messages, on the event loop's thread; never waits or fails."""
         self._emptied.clear()
         self._filled.set()
 
@@ -248,7 +248,7 @@ class AmqpPublisher(_Link):
         )
 
     async def _use(self, channel: AbstractChannel, lost: asyncio.Event) -> None:
-        # ends the wait below: a broker that comes back may have lost the exchanges
+        # ends the wait below: only a new connection declares the exchanges, which the broker may have lost
         channel.close_callbacks.add(lambda _channel, _error: self._filled.set())
         await _declare(channel)
         underlay = await channel.get_underlay_channel()
@@ -258,7 +258,7 @@ class AmqpPublisher(_Link):
             await self._send_batch(underlay)
 
     async def _send_batch(self, channel: UnderlayChannel) -> None:
-        """Send the oldest messages, and forget those that are confirmed: all up to the first failure."""
+        """Send the oldest messages, and remove those that are confirmed, up to the first failure."""
         batch = self._outbox.oldest(_BATCH)
         sent = (_send(channel, stored) for stored in batch)
         results = await asyncio.gather(*sent, return_exceptions=True)
@@ -286,7 +286,7 @@ async def _declare(channel: AbstractChannel) -> None:
 
 
 class _Properties(Basic.Properties):
-    """The properties of a message, without the identifier that aiormq adds and the service does not send."""
+    """The properties of a message, without the `message_id`: aiormq adds it, the service does not send it."""
 
     def marshal(self) -> bytes:
         """Return the bytes to send."""
@@ -295,7 +295,7 @@ class _Properties(Basic.Properties):
 
 
 async def _send(channel: UnderlayChannel, stored: StoredMessage) -> None:
-    """Publish one message, and wait until the broker has it. The order of calls is the order on the wire."""
+    """Publish a message, and wait for its confirmation. Messages are sent in the order of the calls."""
     properties = _Properties(
         content_type="application/json",
         content_encoding="utf-8",
@@ -324,9 +324,9 @@ class _RemovedWorker(msgspec.Struct, rename="camel"):
 
 
 class WorkerRemovals(_Link):
-    """Calls `remove` for each worker that is gone, which may be repeated.
+    """Calls `remove` for each worker that worker-manager stops or removes, perhaps more than once.
 
-    The queue is durable: it has the same name after a restart.
+    The AMQP queue is durable and keeps its name, so it collects messages while the local queue restarts.
     """
 
     def __init__(self, url: str, queue_name: str, remove: Callable[[str, str, str], object]) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .page import Page
 
 _QUEUE_CLIENT = "static/taskcluster/queue"  # the client in whose name the queue issues temporary credentials
-_LONGEST_NAP = 60.0  # the clock is read again after so many seconds: the machine's may have been set
+_LONGEST_NAP = 60.0  # seconds after which the clock is read again: the system time may have been set
 
 _RETRY_INTERVAL = 1.0
 """Background work that failed is retried after so many seconds: the disk may have been full."""
@@ -61,7 +61,7 @@ class Settings:
 
 
 class Deployment:
-    """The parts of a local queue, which run while it is entered."""
+    """The parts of a local queue, which run while its context (`async with`) is entered."""
 
     root_url: str
     page: Page | None = None
@@ -74,7 +74,7 @@ class Deployment:
         self._cleanup = AsyncExitStack()
         self._wake_up: asyncio.TimerHandle | None = None
         self._due: float = 0
-        self._failures: set[str] = set()  # of the background work that is retried
+        self._failures: set[str] = set()  # errors of background work that were logged since it last succeeded
         self._failing_since: float = 0
 
     async def __aenter__(self) -> Self:
@@ -106,7 +106,7 @@ class Deployment:
             store, self._clock, self._settings.engine, storage, partial(issue, self._issuer), self._audience
         )
         self.background = BackgroundWork(self.core)
-        self._cleanup.callback(self._cancel_wake_up)  # after the server: its last requests set the alarm
+        self._cleanup.callback(self._cancel_wake_up)  # runs after server.stop, whose last requests set it
         if self._settings.legacy_azure is not None:
             self.legacy = self._open_legacy(self._settings.legacy_azure)
             self._cleanup.push_async_callback(self.legacy.stop)
@@ -185,7 +185,7 @@ class Deployment:
         return Admin(self._settings.admin_secret, self._clock, self.faults, self.background)
 
     def run_due(self) -> bool:
-        """Do what is due in the background, and set an alarm for the rest; return whether some is due yet."""
+        """Do a batch of due background work, and set the alarm for more; return whether there may be more."""
         is_more = self.background.run_due()
         self._look_for_work()
         return is_more
@@ -217,7 +217,7 @@ class Deployment:
             self._note_success()
 
     def _note_failure(self, error: Exception) -> None:
-        """Log a failure, unless an attempt before failed alike: a disk may stay full for hours."""
+        """Log a failure, unless the same error was logged before: a disk can be full for hours."""
         if not self._failures:
             self._failing_since = time.monotonic()
         if repr(error) in self._failures:

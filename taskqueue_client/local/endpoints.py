@@ -1,7 +1,7 @@
-"""The declaration of endpoints: route, scopes and input stand at the function that handles the calls.
+"""The declaration of endpoints: the decorator of each handler names its route, scopes and input.
 
-The declarations are written from the services' reference, apart from the clients' own table in `calls/`: were
-the two one, a wrong route would agree with itself.
+The declarations follow the services' reference, and share nothing with the clients' functions in `calls/`: a
+wrong route that clients and local queue share would not be noticed.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 from taskqueue_client.scopes import ScopeExpression
 
 LEGACY = "legacy"
-"""The service of endpoints that were removed before the Queue's URLs began with `/api/queue`."""
+"""The service of the legacy endpoints from before the Queue's URLs began with `/api/queue`."""
 
 _QUERY_PARAMETERS = {"token": "continuationToken", "limit": "limit", "quarantined": "quarantined"}
-"""The query parameters of endpoints, by the parameters of their handlers."""
+"""The query parameters of endpoints, by the names of their handlers' parameters."""
 
 _PARAMETER = re.compile(r"<(\w+)>")
 _STARTED = time.monotonic()
@@ -37,7 +37,7 @@ def heartbeat(_service: object) -> dict[str, Any]:
 
 
 def lbheartbeat(_service: object) -> dict[str, Any]:
-    """Return the same, for load balancers."""
+    """Return an empty object, as `heartbeat` does, to load balancers."""
     return {}
 
 
@@ -53,23 +53,23 @@ def camel_case(name: str) -> str:
 
 
 Handler = Callable[..., Any]
-"""A function of the service's own object and of whatever its further parameters name (see `http.api`)."""
+"""A function that gets the service's object, and what its other parameters name (see `http.api`)."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One method of one service's API, version 1.
+    """An endpoint of a service's API, version 1.
 
     Args:
         service: `queue`, `object` or `auth`; or `legacy`, whose endpoints are below `/v1`.
         method: `GET`, `POST` or `PUT`.
-        route: The path below `/api/<service>/v1`, with `<parameter>` in it.
+        route: The path below `/api/<service>/v1`, with parameters such as `<taskId>`.
         handler: The function or method that handles a call, named like the endpoint in snake_case.
         scopes: The scopes that a caller needs; None if credentials are not checked.
-        schema: The schema of its body, a key of `REQUEST_SCHEMAS`; None if it takes no body.
-        one_segment: Whether its last parameter may contain slashes only as `%2F`.
-        tester_scopes: For an endpoint that tries out a signer: the scopes that its client `tester` has,
-            from the body.
+        schema: The schema of the request's body, a key of `REQUEST_SCHEMAS`; None: no body is checked.
+        one_segment: Whether the last parameter may contain slashes only as `%2F`.
+        tester_scopes: For an endpoint that tests signatures: returns the scopes of its client `tester`,
+            given the body.
     """
 
     service: str
@@ -83,12 +83,12 @@ class Endpoint:
 
     @cached_property
     def name(self) -> str:
-        """As in the reference, e.g. `createTask`."""
+        """The name in the reference, e.g. `createTask`."""
         return camel_case(self.handler.__name__)
 
     @cached_property
     def full_name(self) -> str:
-        """Name with its service, e.g. `queue.createTask`."""
+        """The name with the service, e.g. `queue.createTask`."""
         return f"{self.service}.{self.name}"
 
     @cached_property
@@ -103,7 +103,7 @@ class Endpoint:
 
     @cached_property
     def query(self) -> tuple[str, ...]:
-        """The query parameters that it takes."""
+        """The query parameters that the endpoint takes."""
         return tuple(_QUERY_PARAMETERS[name] for name in self.argument_names if name in _QUERY_PARAMETERS)
 
     @cached_property
@@ -130,7 +130,7 @@ _Handler = TypeVar("_Handler", bound=Handler)
 
 
 class Endpoints(list[Endpoint]):
-    """The endpoints of a service. Where two routes fit a path, the one that comes first takes it."""
+    """The endpoints of a service. If two routes match a path, the one that was declared first handles it."""
 
     def __init__(self, service: str) -> None:
         super().__init__()
@@ -171,5 +171,5 @@ auth = Endpoints("auth")
 
 
 def each(variable: str, names: str, *scopes: str) -> ScopeExpression:
-    """Return the expression for one or more scopes for each of several values."""
+    """Return an expression that requires all `scopes`, with `<variable>` filled in, for each of `names`."""
     return {"AllOf": [{"for": variable, "in": names, "each": scope} for scope in scopes]}

@@ -1,8 +1,8 @@
 """Fault injection: failures of a network, a load balancer or a storage service, on request.
 
 Nothing happens unless a fault was added. A fault waits for calls of one endpoint, such as
-`queue.createTask`, `object.finishUpload`, `auth.ping`, `storage.put` or `storage.get`, strikes as often
-as it says, and is used up.
+`queue.createTask`, `object.finishUpload`, `auth.ping`, `storage.put` or `storage.get`, strikes the next
+`times` calls, and is removed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="cam
     """Base class of all faults.
 
     Args:
-        endpoint: The calls that it strikes: `queue.createTask`; `*` stands for anything, as in `queue.*`.
+        endpoint: The endpoint, such as `queue.createTask`; `*` stands for anything, as in `queue.*`.
         times: The number of calls that it strikes.
     """
 
@@ -85,7 +85,7 @@ class Delay(Fault, frozen=True, kw_only=True, tag="delay"):
 
 
 class CutUpload(Fault, frozen=True, kw_only=True, tag="cutUpload"):
-    """Closes the connection while the body of the request comes in; nothing is done.
+    """Closes the connection while the body of the request comes in; the request is not handled.
 
     Args:
         at: The number of bytes that are read first.
@@ -125,8 +125,8 @@ class RespondWith500(Fault, frozen=True, kw_only=True, tag="respondWith500"):
 
     Args:
         instead_of: The status of the responses that it replaces.
-        text: A text that their `message` contains; by default all of that status are replaced.
-        query: A query parameter that the request has, such as `limit=0`; any request by default.
+        text: If given, only responses with this text in their `message` are replaced.
+        query: If given, only responses to requests with this query parameter, such as `limit=0`.
     """
 
     instead_of: Annotated[int, msgspec.Meta(ge=200, le=499)]
@@ -157,11 +157,11 @@ class Faults:
         self._on_change: Callable[[], object] = lambda: None
 
     def add(self, fault: AnyFault) -> None:
-        """Let a fault strike the next calls; faults for one endpoint take turns in the order they came.
+        """Let a fault strike the next calls, after all faults for the same endpoint that were added before.
 
         Raises:
             ValueError: A value is out of range, or no endpoint has the fault's name.
-            TypeError: It is not a fault.
+            TypeError: `fault` is not a fault.
         """
         if not isinstance(fault, Fault):  # pyright: ignore[reportUnnecessaryIsInstance] # any type
             raise TypeError(
@@ -189,14 +189,14 @@ class Faults:
             return [msgspec.to_builtins(fault) for fault in self._waiting]
 
     def remove(self, data: object) -> None:
-        """Forget a fault, given as `waiting` shows it; one that has struck for the last time is not there."""
+        """Remove a fault, given as `waiting` returns it; do nothing if it has struck for the last time."""
         fault = msgspec.convert(data, AnyFault)
         with self._lock:
             self._waiting = [each for each in self._waiting if each != fault]
         self._on_change()
 
     def clear(self) -> None:
-        """Forget all faults, and set the clock right."""
+        """Remove all faults, and set `clock_shift` to 0."""
         with self._lock:
             self._waiting.clear()
         self.clock_shift = 0.0
@@ -247,12 +247,12 @@ _CASES: dict[str, AnyFault] = {
 
 
 def overlapping_reports(times: int = 1) -> Respond:
-    """Respond to reports with 409 although they are done: what overlapping ones may get from the service."""
+    """Respond to reports with 409 although they succeed, as the service may do when reports overlap."""
     return Respond("queue.report*", times, status=409, after=True)
 
 
 def overlapping_reclaims(times: int = 1) -> Respond:
-    """Respond to reclaims with 500 although they are done: what overlapping ones may get from the service."""
+    """Respond to reclaims with 500 although they succeed, as the service may do when reclaims overlap."""
     return Respond("queue.reclaimTask", times, status=500, after=True)
 
 
@@ -379,7 +379,7 @@ class _Message(msgspec.Struct):
 
 
 def _message_in(body: bytes) -> str:
-    """Return the message of an error; all of the text if it is not JSON, as with errors of storage."""
+    """Return the message of an error; the whole body if it is not JSON, as errors of storage are not."""
     try:
         return msgspec.json.decode(body, type=_Message).message
     except msgspec.DecodeError:

@@ -20,17 +20,17 @@ _GROUP = 4
 
 
 def is_object(value: object) -> TypeGuard[dict[str, Any]]:
-    """Return whether it is a JSON object."""
+    """Return whether `value` is a JSON object."""
     return isinstance(value, dict)
 
 
 def is_list(value: object) -> TypeGuard[list[Any]]:
-    """Return whether it is a JSON array."""
+    """Return whether `value` is a JSON array."""
     return isinstance(value, list)
 
 
 def is_given(value: object) -> bool:
-    """Return whether JavaScript takes the value for true, as it does an empty list."""
+    """Return whether a value counts as true in JavaScript, where an empty list does, too."""
     return value not in (None, False, 0, "")
 
 
@@ -46,7 +46,7 @@ def in_database_order(value: Any) -> Any:
 
 def _in_order(keys: Iterable[str]) -> Iterable[str]:
     names = sorted(keys)
-    if not names or (names[0] >= ":" and "".join(names).isascii()):  # after all digits
+    if not names or (names[0] >= ":" and "".join(names).isascii()):  # no key begins with a digit
         return sorted(names, key=len)
     return sorted(names, key=_key_order)
 
@@ -64,8 +64,8 @@ def _is_index(key: str) -> bool:
 def decode_base64(text: str) -> bytes:
     """Return the bytes of standard or URL-safe base64, padded or not.
 
-    The text ends at the first `=`. Characters before it that are not base64 are ignored, and so is a last one
-    that has too few bits for a byte.
+    The text ends at the first `=`. Characters before it that are not base64 are ignored, and so is a last
+    character that has too few bits for a byte.
     """
     digits = _OTHER.sub("", text.partition("=")[0].translate(_STANDARD))
     if len(digits) % _GROUP == 1:

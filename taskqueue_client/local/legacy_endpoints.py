@@ -1,7 +1,7 @@
 """Legacy polling: the endpoints of the first draft and of the final form.
 
-Loaded only for a local queue with a connection string, as it needs an extra. The database is the truth: it
-decides about each claim, and messages follow it.
+Loaded only for a local queue with a connection string, as it needs an extra. The database decides about each
+claim; messages only follow the database.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class LegacyPolling:
         return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
     async def _opened(self, task_queue_id: str, form: str) -> list[str]:
-        """Return the names of a task queue's Azure queues, which exist now."""
+        """Create the Azure queues of a task queue unless they exist, and return their names."""
         names = self._sync.serve(task_queue_id, form)
         try:
             await asyncio.gather(*map(self._azure.create, names))

@@ -1,4 +1,4 @@
-"""The Azure storage queues of legacy polling, and keeping their messages in line with the database.
+"""The Azure storage queues of legacy polling, whose messages are kept in line with the database.
 
 Triggers note each task whose runs or priority change, in the transaction of the change; a background task
 brings the messages of these tasks up to date. So no crash and no outage of the storage loses a message.
@@ -51,14 +51,14 @@ def queue_names(task_queue_id: str, suffixes: list[str]) -> list[str]:
 
 
 def _check_key(connection_string: str) -> None:
-    """Refuse connection strings with another secret: without the key no URL can be signed."""
+    """Raise a ValueError for a connection string without an account key, which signs the URLs."""
     if "accountkey=" not in connection_string.lower():
         raise ValueError
 
 
 def _code(error: HttpResponseError) -> str:
     code = getattr(error, "error_code", "")
-    return str(getattr(code, "value", code))  # some codes are members of an enumeration, others are texts
+    return str(getattr(code, "value", code))  # some codes are members of an enumeration, others are strings
 
 
 def _receipt(message: QueueMessage) -> Receipt:
@@ -105,7 +105,7 @@ class AzureQueues:
         return _receipt(message)
 
     async def update(self, name: str, receipt: Receipt, text: str, *, hidden: int) -> Receipt | None:
-        """Replace a message; None if it was polled, updated or deleted meanwhile."""
+        """Replace a message; return its new receipt, or None if it was polled, updated or deleted since."""
         queue = self._service.get_queue_client(name)
         try:
             message = await queue.update_message(
@@ -164,7 +164,7 @@ _PAUSE_FIRST = 0.25
 _PAUSE_MOST = 5.0
 _UNKNOWN = -1
 _ABOUT_MESSAGE = {400, 404, 409, 413}
-"""Statuses that a repeated request would get, too: the next check of all messages tries again."""
+"""Statuses after which a retry is useless: the next check of all messages repeats the request."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS azure_polled (
@@ -210,7 +210,7 @@ class _Wanted(NamedTuple):
 
 
 class MessageSync:
-    """Puts, updates and deletes messages, as long as it runs."""
+    """Keeps messages in line with the database, by puts, updates and deletes, until `stop`."""
 
     def __init__(self, core: Core, azure: AzureQueues, encode: Callable[[str, int], str]) -> None:
         self._core = core
@@ -230,7 +230,7 @@ class MessageSync:
         self._due.set()
 
     async def stop(self) -> None:
-        """Stop; what is left to do is done after the next start."""
+        """Stop; the next start does the remaining work."""
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
@@ -292,7 +292,7 @@ class MessageSync:
                 await self._recover(None)
 
     async def _recover(self, error: AzureError | None) -> None:
-        """Wait, and check all messages afterwards: a storage that was killed may have lost the latest."""
+        """Wait, and check all messages afterwards: a storage that was killed may have lost messages."""
         pause = min(_PAUSE_FIRST * 2.0 ** min(self._failures, 16), _PAUSE_MOST)
         self._failures += 1
         if error is not None:
@@ -357,7 +357,7 @@ class MessageSync:
 
 
 def _wanted(task: Task, now: int) -> _Wanted | None:
-    """Return the run that a task's message is about, and from when on it can be polled.
+    """Return the run that a task's message is about, and when it becomes visible; None: no message.
 
     The message of a claimed run is about the next run, and hidden until the claim expires: then it becomes
     visible by itself.

@@ -63,7 +63,7 @@ class Audience:
 
     Attributes:
         listeners: The receivers of messages. Without one, no messages are made.
-        stores: Store each message within the transaction that makes the change.
+        stores: Called with each message within the transaction that makes the change, to store it.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Audience:
         for listener in list(self.listeners):
             try:
                 listener(message)
-            except Exception:  # noqa: BLE001 - one listener's error is not another's, and not the caller's of the API
+            except Exception:  # noqa: BLE001 - must not affect other listeners, or the caller of the API
                 _log.exception("a subscriber failed to handle a message on %s", message.exchange)
 
 
@@ -90,7 +90,7 @@ def _task_message(
     """Return a message about a task, or about one of its runs.
 
     The routing key names `worker`, if given. `contents` are the members of the body besides `version` and
-    `status`, which is by default as it is now.
+    `status`, which is by default the current one.
     """
     status = task.status() if status is None else status
     about = [task.task_id, "_" if run is None else str(run.run_id), *(worker or ("_", "_"))]

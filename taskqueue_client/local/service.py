@@ -55,7 +55,8 @@ class LocalQueue:
         clients: Further clients.
         roles: The scopes of roles by role id, with `*` and `<..>` as in the service.
         anonymous_scopes: The scopes of calls without credentials; default: `ANONYMOUS_SCOPES`.
-        amqp_url: The URL of a RabbitMQ to publish messages to; needs the extra `events`.
+        amqp_url: The URL of the RabbitMQ to publish messages to, and to consume those of worker-manager from;
+            needs the extra `events`.
         admin_secret: The token of requests to the routes under `/admin/`; default: no such routes.
         page: Whether to serve the web page, at `page_url`.
         legacy_azure: The connection string of a storage account, for workers that poll Azure storage queues;
@@ -204,7 +205,7 @@ class LocalQueue:
             ImportError: There is an AMQP URL or a storage account, and the extra `events` or `azure` is not
                 installed.
             ValueError: The connection string of the storage account is malformed.
-            RuntimeError: It was started before.
+            RuntimeError: The queue was started before.
         """
         if self._thread is not None:
             raise RuntimeError("the local queue was started before; create another one")
@@ -235,7 +236,7 @@ class LocalQueue:
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
-            while not starting.done():  # the thread goes on, and nobody else would stop the queue
+            while not starting.done():  # the thread continues, and nothing else would stop the queue
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([starting])
             if starting.exception() is None:
@@ -254,7 +255,7 @@ class LocalQueue:
 
     def _run(self, started: Future[None]) -> None:
         try:
-            with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:  # others cannot send files
+            with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:  # others may lack sendfile
                 runner.run(self._serve(started))
         except BaseException as error:  # the thread that waits for the start gets it
             if started.done():

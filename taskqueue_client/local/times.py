@@ -19,7 +19,7 @@ LATEST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
 """The last moment that can be written."""
 
 _HOURS_ALONE = re.compile(r"[0-9-]+[Tt][0-9:.]+[+-][0-9]{2}")
-"""A time with a zone that JavaScript reads only where a space stands for the `T`."""
+"""A time with a zone such as `+01`: JavaScript reads it only with a space in place of the `T`."""
 
 
 def milliseconds(seconds: float) -> int:
@@ -27,14 +27,14 @@ def milliseconds(seconds: float) -> int:
     return int(seconds * SECOND)
 
 
-@lru_cache(maxsize=4096)  # definition, status and response of a task show the same few
+@lru_cache(maxsize=4096)  # definition, status and response of a task have the same few times
 def text(moment: int) -> str:
     """Return a time as `YYYY-MM-DDTHH:MM:SS.mmmZ`."""
     return _datetime(moment).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 def database_text(moment: int) -> str:
-    """Return the form that comes straight from the service's database: `+00:00`, no trailing zeros."""
+    """Return a time in the form of the service's database: with `+00:00`, without trailing zeros."""
     whole, fraction = divmod(moment, SECOND)
     return _datetime(whole * SECOND).isoformat()[:-6] + _fraction(fraction) + "+00:00"
 
@@ -61,7 +61,7 @@ def parse(given: str, name: str) -> int:
 
 
 def add_years(moment: int, years: int) -> int:
-    """Return the same date and time in another year, at most 9999; a 29 February that it lacks is 1 March."""
+    """Return the same date and time in another year, at most 9999; 29 February may become 1 March."""
     start = _datetime(moment)
     year = min(start.year + years, MAXYEAR)
     try:

@@ -1,4 +1,4 @@
-"""The auth service, as far as it is needed: checks of signed requests, and a few endpoints.
+"""The parts of the auth service that a local queue needs: checks of signed requests, and a few endpoints.
 
 A check finds the client that signed, its scopes, and whether they suffice for an endpoint.
 """
@@ -39,15 +39,15 @@ from .presented_credentials import (
 
 _SKEW = 15 * 60  # how many seconds a header's timestamp may be off the service's clock
 _NUMBER = re.compile(r" *[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)? *")
-_LATER = 15 * 60  # for how many seconds the scopes of a request without credentials are promised
+_LATER = 15 * 60  # how many seconds the identity of a request without credentials is valid
 
 NEVER = 253402300799.0
-"""When credentials of clients that don't expire end, in seconds since the epoch: the end of the year 9999."""
+"""The expiry of clients that never expire, in seconds since the epoch: the end of the year 9999."""
 
 ANONYMOUS = "assume:anonymous"
 
 _TESTER = ("tester", "no-secret")
-"""The client and access token that the service documents for trying out a signer."""
+"""The client and access token that the service documents for tests of code that signs requests."""
 
 _TESTER_GET_NEEDS = ("test:authenticate-get",)
 _TESTER_GET_SCOPES = ("test:*", "auth:create-client:test:*")
@@ -75,7 +75,7 @@ class Identity:
     Args:
         client_id: The name; None without credentials.
         scopes: The caller's scopes: roles are expanded, and the scopes of everybody are included.
-        expires: Until when, in seconds since the epoch.
+        expires: When the credentials expire, in seconds since the epoch.
         payload_hash: The hash of the body that the caller signed, if any.
     """
 
@@ -94,10 +94,10 @@ class SignatureValidator:
     now: Callable[[], float]
 
     def authenticate(self, request: SignedRequest) -> Identity:
-        """Return the client that signed a request; the caller checks the hash of the body."""
+        """Return who signed a request, or the anonymous identity; the caller has to check the body's hash."""
         bewit = find_bewit(request.resource)
         if request.authorization:
-            if bewit is not None and bewit[3]:  # an empty one is ignored
+            if bewit is not None and bewit[3]:  # an empty bewit is ignored
                 reject(
                     "Cannot use two authentication schemes at once: "
                     "this request has both a bewit in its query and an 'authorization' header"
@@ -184,7 +184,7 @@ class SignatureValidator:
 def _check_mac(
     kind: str, request: SignedRequest, key: str, theirs: str, payload_hash: str | None, /, **parts: str | None
 ) -> None:
-    """Compare a MAC with that of `key`; `parts` have the names that mohawk's `calculate_mac` reads."""
+    """Reject a MAC that was not made with `key`; `parts` are named as mohawk's `calculate_mac` reads them."""
     credentials = {"key": key, "algorithm": "sha256"}
     host, port = request.host.lower(), str(request.port)
     covered = SimpleNamespace(credentials=credentials, host=host, port=port, **parts)
@@ -197,7 +197,7 @@ def _check_mac(
 
 
 def _is_stale(timestamp: str, now: float) -> bool:
-    """Return whether a time is too far off; as in the service, text that is not a number never is."""
+    """Return whether a timestamp is too far from `now`; as in the service, never if it is not a number."""
     return _NUMBER.fullmatch(timestamp) is not None and abs(float(timestamp) - now) > _SKEW
 
 
@@ -224,7 +224,7 @@ class Caller:
         return self._identity().scopes
 
     def require(self, **params: object) -> None:
-        """Check that the caller satisfies the endpoint's scopes for the URL's and these parameters."""
+        """Refuse a caller without the endpoint's scopes, filled in with `params` and the URL's parameters."""
         identity = self._identity()
         if self.expression is None or "*" in identity.scopes:
             return
@@ -261,7 +261,7 @@ def _block(expression: ScopeExpression) -> str:
 
 
 def check_payload_hash(identity: Identity, body: bytes, content_type: str | None) -> None:
-    """Check the hash of the body that the caller signed, if there is one."""
+    """Raise `AuthenticationError` if the caller signed a hash and `body` has another one."""
     if identity.payload_hash is None:
         return
     kind = parse_content_type(content_type or "").encode(errors="replace")
@@ -290,23 +290,23 @@ class AuthService:
         tester_scopes=itemgetter("clientScopes"),
     )
     def test_authenticate(self, caller: Caller, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return whether a request signed as `tester` carries the `requiredScopes`."""
+        """Return client id and scopes of a request signed as `tester`, if they satisfy `requiredScopes`."""
         caller.require(requiredScopes=body["requiredScopes"])
         return {"clientId": caller.client_id, "scopes": caller.scopes}
 
     @endpoints.auth("GET", "/test-authenticate-get/", _TEST, tester_scopes=lambda _: _TESTER_GET_SCOPES)
     def test_authenticate_get(self, caller: Caller) -> dict[str, Any]:
-        """Return the same for a GET, which can be a signed URL."""
+        """Return what `test_authenticate` returns, for a GET, which can be a signed URL."""
         return self.test_authenticate(caller, {"requiredScopes": _TESTER_GET_NEEDS})
 
     @endpoints.auth("GET", "/scopes/current", "auth:current-scopes")
     def current_scopes(self, caller: Caller) -> dict[str, Any]:
-        """Return what the caller may do."""
+        """Return the scopes of the caller."""
         return {"scopes": caller.scopes}
 
     @endpoints.auth("GET", "/clients/<clientId>", "auth:get-client:<clientId>")
     def client(self, client_id: str) -> dict[str, Any]:
-        """Return what is known about a client, without its secret."""
+        """Return the record of a client, without its access token."""
         client = existing(self.clients.get(client_id), f"Client with clientId `{client_id}` not found")
         return {
             "clientId": client.client_id,
@@ -321,7 +321,7 @@ class AuthService:
 
     @endpoints.auth("POST", "/authenticate-hawk", schema="authenticate-hawk-request")
     def authenticate_hawk(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return whether a request that another service received is signed correctly, and the client's id."""
+        """Return who signed a request that another service received, or why its signature is not accepted."""
         request = SignedRequest(
             body["method"], body["resource"], body["host"], body["port"], body.get("authorization")
         )
@@ -344,7 +344,7 @@ class AuthService:
 
 
 def tester_validator(scopes: Sequence[str], now: Callable[[], float]) -> SignatureValidator:
-    """Return a validator that knows only the client `tester`, with some scopes.
+    """Return a validator that knows only the client `tester`, with these scopes.
 
     Roles are not expanded: the scopes stay as given, after `assume:anonymous`.
     """

@@ -37,7 +37,7 @@ PUBLIC_SCOPES = (*ANONYMOUS_SCOPES, "auth:current-scopes", "auth:get-client:*")
 
 
 def is_scope(value: object) -> bool:
-    """Return whether it is text of printable ASCII characters."""
+    """Return whether `value` is a str of printable ASCII characters."""
     return isinstance(value, str) and value.isascii() and value.isprintable()
 
 
@@ -49,7 +49,7 @@ class Client:
         client_id: The name.
         access_token: The secret that the client signs with.
         scopes: The client's scopes, before roles are expanded.
-        expires: When the client stops working, in seconds since the epoch.
+        expires: When the client expires, in seconds since the epoch; None: never.
         disabled: Whether the client's requests are refused.
     """
 
@@ -73,7 +73,7 @@ def check_clients(clients: Iterable[Client]) -> dict[str, Client]:
 
 def _check_client(client: object) -> None:
     if not isinstance(client, Client):
-        raise InvalidArgument("clients", type(client), "Client")  # without what may be a secret
+        raise InvalidArgument("clients", type(client), "Client")  # not the value, which may be a secret
     given = {name: getattr(client, name) for name in ("client_id", "expires", "disabled")}
     check_kinds(given, client_id=str, expires=int | float | None, disabled=bool)
     if client.expires is not None and not 0 <= client.expires <= LATEST / SECOND:
@@ -97,7 +97,7 @@ def _is_token(given: object) -> bool:
 def check_scopes(scopes: Iterable[str], owner: str) -> None:
     """Raise a ValueError if one of the owner's scopes is malformed.
 
-    A single text is refused: its characters would be the scopes, and a `*` among them gives all.
+    A single string is refused: each of its characters would be a scope, and `*` gives all scopes.
     """
     if isinstance(scopes, str):
         raise ValueError(f"{owner}: scopes {scopes!r} must be a list of scopes")  # noqa: TRY004 - as for all other scopes that are not valid
@@ -110,7 +110,7 @@ def check_scopes(scopes: Iterable[str], owner: str) -> None:
 class Roles:
     """Roles by id, and the expansion of scopes through them.
 
-    An id that ends in `*` stands for all ids that begin so, and `<..>` in its scopes for the rest of the id.
+    An id that ends in `*` stands for all ids with this prefix; `<..>` in its scopes is the rest of the id.
 
     Raises:
         ValueError: A role's scope is malformed, or some roles make scopes longer and longer.
@@ -127,7 +127,7 @@ class Roles:
         self._expand = lru_cache(maxsize=1024)(self._expand_uncached)
 
     def expand(self, scopes: Iterable[str]) -> list[str]:
-        """Return the scopes and all that their `assume:` scopes give, without those that others cover."""
+        """Return the scopes and those of all roles that they assume, less the scopes that others cover."""
         return list(self._expand(tuple(scopes)))
 
     def _expand_uncached(self, scopes: tuple[str, ...]) -> tuple[str, ...]:
@@ -141,7 +141,7 @@ class Roles:
         return tuple(normalized(found))
 
     def _given_by(self, scope: str) -> Iterable[str]:
-        """Return the scopes of the roles that one scope assumes, one step deep."""
+        """Return the scopes of the roles that one scope assumes, not of the roles that these assume."""
         if not scope.startswith("assume:") and not (scope.endswith("*") and "assume:".startswith(scope[:-1])):
             return
         for role_id, scopes in self._roles.items():
@@ -151,7 +151,7 @@ class Roles:
 
 
 def _rest(scope: str, role_id: str) -> str | None:
-    """Return what `<..>` stands for when `scope` assumes the role; None when it does not."""
+    """Return the text for `<..>` if `scope` assumes the role; None if it does not."""
     role_scope = f"assume:{role_id}"
     if not role_id.endswith("*"):
         return "" if satisfies([scope], role_scope) else None
@@ -169,7 +169,7 @@ def _fill_in(scope: str, rest: str) -> str:
 
 
 def _check_parameters(scopes: Iterable[str], role_id: str) -> None:
-    """Raise a ValueError for a scope that the service refuses: `*` before an empty `<..>` gives too much."""
+    """Raise a ValueError for a scope that the service refuses: before an empty `<..>`, `*` is a wildcard."""
     for scope in scopes:
         if scope.count("<..>") > 1 or scope.endswith("*<..>"):
             raise ValueError(
@@ -178,14 +178,14 @@ def _check_parameters(scopes: Iterable[str], role_id: str) -> None:
 
 
 def _check_growth(roles: Mapping[str, Sequence[str]]) -> None:
-    """Raise a ValueError if expanding some scope might never end, each scope giving a longer one.
+    """Raise a ValueError if the expansion of a scope might never end, as each scope gives a longer one.
 
-    The service refuses all roles that assume each other in a circle; those in which nothing grows do no
-    harm here.
+    The service refuses all roles that assume each other in a cycle. Cycles in which no scope grows are
+    allowed here: their expansion ends.
     """
     steps = list(_growing_steps({role_id: each for role_id, each in roles.items() if role_id.endswith("*")}))
     longest = dict.fromkeys(roles, 0)
-    for _ in longest:  # the longest path without a circle has fewer steps than there are roles
+    for _ in longest:  # the longest path without a cycle has fewer steps than there are roles
         before = dict(longest)
         for giver, taker, growth in steps:
             longest[taker] = max(longest[taker], longest[giver] + growth)
@@ -196,7 +196,7 @@ def _check_growth(roles: Mapping[str, Sequence[str]]) -> None:
 
 
 def _growing_steps(roles: Mapping[str, Sequence[str]]) -> Iterable[tuple[str, str, int]]:
-    """Return from which role to which one `<..>` may lead, and by how much the scope gets longer."""
+    """Yield a role, a role that `<..>` in its scopes may assume, and how many characters that adds."""
     for giver, scopes in roles.items():
         for scope in scopes:
             before, parameter, after = scope.partition("<..>")

@@ -1,4 +1,4 @@
-"""Credentials of a caller: Hawk header, bewit of a signed URL, `ext`, and certificates (also issued here)."""
+"""Checks credentials: Hawk header, bewit of a signed URL, `ext`, certificate; also issues certificates."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Bewit:
     resource: str
 
     def is_over(self, now: float) -> bool:
-        """Return whether the number that `expires` begins with is past; without one a bewit never ends."""
+        """Return whether the bewit has expired; never if `expires` does not begin with a number."""
         digits = _INTEGER.match(self.expires)
         return digits is not None and int(digits[0]) <= now
 
@@ -112,7 +112,7 @@ def find_bewit(resource: str) -> re.Match[str] | None:
 
 
 def parse_bewit(found: re.Match[str]) -> Bewit:
-    """Return the bewit that `find_bewit` has found, wherever in the query it stands."""
+    """Return the bewit that `find_bewit` has found; it may be anywhere in the query."""
     if len(found.string) > LONGEST_URL:
         bad_request("Resource path exceeds max length")
     if not found[3]:
@@ -130,14 +130,14 @@ def parse_bewit(found: re.Match[str]) -> Bewit:
 
 
 def _decode_bewit(text: str) -> str:
-    """Return the base64url without padding; bytes are taken as Latin-1, as the service does."""
+    """Decode base64url without padding, the bytes as Latin-1, as the service does."""
     if not re.fullmatch(r"[\w-]*", text, re.ASCII):
         bad_request("Invalid bewit encoding")
     return decode_base64(text).decode("latin-1")
 
 
 def parse_ext(ext: str) -> dict[str, Any]:
-    """Return the JSON object in an `ext`, from standard or URL-safe base64.
+    """Return the JSON object in an `ext` of standard or URL-safe base64; `{}` if it is other JSON.
 
     Bytes that are not UTF-8 become replacement characters.
     """
@@ -181,7 +181,7 @@ def issuer_of(certificate: object, client_id: str) -> str:
 
 
 def check_certificate(certificate: object, client_id: str, issuer: Client, now: float) -> Accepted:
-    """Check the certificate of an `ext`; the scopes of its issuer are expanded, and `now` is in seconds."""
+    """Check the certificate of an `ext`; `issuer` has expanded scopes, and `now` is in seconds."""
     if not is_object(certificate):
         reject("ext.certificate must be a JSON object")
     _check_form(certificate)
@@ -213,7 +213,7 @@ def _check_form(certificate: Mapping[str, Any]) -> None:
 
 
 def _check_dates(certificate: Mapping[str, Any], now_ms: float) -> None:
-    """Check the dates; the comparisons work for integers too large for a float."""
+    """Check the dates without converting them: they may be integers that are too large for a float."""
     start, expiry = certificate["start"], certificate["expiry"]
     _demand(start <= now_ms + _SKEW_MS, "ext.certificate.start > now")
     _demand(expiry >= now_ms - _SKEW_MS, "ext.certificate.expiry < now")
@@ -246,7 +246,7 @@ def _check_signature(certificate: Mapping[str, Any], client_id: str, access_toke
 
 
 def signature(certificate: Mapping[str, Any], client_id: str, issuer_token: str) -> str:
-    """Return the signature that a certificate ought to have."""
+    """Return the signature that a certificate must have."""
     names = [f"clientId:{client_id}", f"issuer:{certificate['issuer']}"] if certificate.get("issuer") else []
     lines = [
         "version:1",
@@ -262,7 +262,7 @@ def signature(certificate: Mapping[str, Any], client_id: str, issuer_token: str)
 
 
 def _number(value: float) -> str:
-    """Return a number as JavaScript prints it: a whole one without a point."""
+    """Return a number as JavaScript prints it: whole numbers without a decimal point."""
     return str(int(value)) if float(value).is_integer() else repr(value)
 
 

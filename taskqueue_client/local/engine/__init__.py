@@ -1,10 +1,10 @@
 """The engine of the local queue: the Queue's state machine on SQLite and a clock.
 
-Each endpoint of the Queue is a function in one of these modules, named like it in snake_case. It takes
-the `Core`, then what its parameters name (see `http.api`): the caller, if it checks scopes itself or
-records who called; parameters of the URL, or the `task_queue_id` and the `worker` that they name; the
-request's body, valid under its schema and with its defaults; a page's `token` and `limit`. It returns
-the response's body and raises `Refusal`. Only `claim_work` waits. The imports below declare all endpoints.
+Each endpoint of the Queue is a function in one of these modules, with the endpoint's name in snake_case. Its
+first parameter is the `Core`; the names of the others say what they get (see `http.api`): the caller, if the
+function checks scopes or records who called; parameters of the URL, or the `task_queue_id` and the `worker`
+that they form; the request's body, valid and with the schema's defaults; a page's `token` and `limit`. It
+returns the response's body, or raises `Refusal`. Only `claim_work` waits. The imports declare all endpoints.
 """
 
 from . import claims_and_reports as claims_and_reports

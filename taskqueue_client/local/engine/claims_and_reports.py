@@ -32,9 +32,9 @@ _LONG_POLL = 20  # seconds
 
 @queue("POST", "/claim-work/<taskQueueId>", _CLAIM_WORK, schema="claim-work-request")
 async def claim_work(core: Core, caller: Caller, task_queue_id: str, body: Json) -> Json:
-    """Claim up to `tasks` pending runs, the most urgent and then the oldest first; wait for the first one.
+    """Claim up to `tasks` pending runs, by priority and then by age; wait up to 20 s for the first one.
 
-    If the call is canceled, nothing is claimed. A worker in quarantine waits as long and gets nothing.
+    If the call is canceled, nothing is claimed. A worker in quarantine gets no run after 20 s.
     """
     worker = body["workerGroup"], body["workerId"]
     caller.require(taskQueueId=task_queue_id, workerGroup=worker[0], workerId=worker[1])
@@ -66,7 +66,7 @@ def claim_run(core: Core, task: Task, run_id: int, worker: Worker) -> Json:
         _check_deadline(task, now)
         if seen_by_claim_task(core, task.task_queue_id, worker, now):
             conflict(f"Worker `{'/'.join(worker)}` is in quarantine: it cannot claim tasks.")
-        # as in the service the record stays, and counts, even if the call is refused after this
+        # as in the service, the claim record stays, and counts, even if the call is refused below
         recorded = record_claim(core, task, run_id, worker, now, is_granted=False)
         run = task.run(run_id)
         taken_until = _claim_by_id(core, task, run, worker, now)
@@ -136,7 +136,7 @@ def _claim_by_id(core: Core, task: Task, run: Run, worker: Worker, now: int) -> 
 
 
 def _claim(core: Core, task: Task, run: Run, taken_until: int, credentials_until: int) -> Json:
-    """Return a claim as the Queue does; a repeated claimTask has new credentials and its old `takenUntil`."""
+    """Return a claim for the response; a repeated claimTask gets new credentials and the old `takenUntil`."""
     return {
         "status": task.status(),
         "runId": run.run_id,
@@ -189,7 +189,7 @@ def report_exception(core: Core, caller: Caller, task_id: str, run_id: int, body
             finish_with_exception(core, task, run, reason, now)
         if not send_exception(core, task, run):
             note_resolution(core, task, "exception", now)
-            drop_claims(core, task_id, 0)  # as in the service: those of later runs stay until their time
+            drop_claims(core, task_id, 0)  # as in the service: claims of later runs stay until they expire
     return {"status": task.status()}
 
 

@@ -80,7 +80,7 @@ class Core:
 
     @contextmanager
     def as_of(self, moment: int) -> Generator[None]:
-        """Let the time be a past moment, in milliseconds, while the block runs."""
+        """Make `now` return a past moment, in milliseconds, while the block runs."""
         self._as_of = moment
         try:
             yield
@@ -89,10 +89,10 @@ class Core:
 
     @contextmanager
     def transition(self) -> Generator[int]:
-        """Run the block as one transaction with its messages; give the time at which all of it happens.
+        """Run the block as one transaction with its messages; yield the time of all its changes, in ms.
 
-        A refusal keeps the changes before it, as in the service; any other exception undoes the
-        transition. No messages are sent after either.
+        A `Refusal` keeps the changes that were made before it, as in the service; any other exception
+        undoes them. No messages are sent in either case.
         """
         try:
             with self.store.transaction(keep=Refusal):
@@ -108,7 +108,7 @@ class Core:
         self._after_commit()
 
     def send(self, make: Callable[P, Message], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Make a message, and publish it once the transition is committed; nothing without listeners."""
+        """Make a message, and publish it once the transition is committed; do nothing without listeners."""
         if self.audience.listeners:
             self._outbox.append(make(*args, **kwargs))
 
@@ -152,7 +152,7 @@ class LongPolls:
             self._by_queue[task_queue_id][0].set()
 
     async def wait(self, task_queue_id: str, seconds: float, claim: Callable[[], list[Claim]]) -> list[Claim]:
-        """Call `claim` when it is this request's turn, until it returns claims; `[]` after `seconds`."""
+        """Call `claim` each time this request is woken, until it returns claims; `[]` after `seconds`."""
         if task_queue_id not in self._by_queue and (claims := claim()):
             return claims
         turn = asyncio.Event()

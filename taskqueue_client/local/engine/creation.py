@@ -66,7 +66,7 @@ def create_task(core: Core, caller: Caller, task_id: str, body: Json) -> Json:
 
 
 def _check_same(core: Core, stored: Task, task: Task, requires: str, now: int) -> None:
-    """Refuse another definition; schedule the stored task if the resolver has yet to see that it can run."""
+    """Refuse another definition; schedule the stored task if its dependencies have been satisfied since."""
     if (stored.encoded_definition, stored.priority) != (task.encoded_definition, task.priority):
         conflict(f"taskId `{task.task_id}` is in use by a task with another definition.")
     if not stored.runs and track_again(core, task.task_id, requires):
@@ -87,7 +87,7 @@ def _insert(core: Core, task: Task, body: Json, now: int) -> Task:
 
 
 def _complete_dates(body: Json, now: int) -> tuple[int, int]:
-    """Check the dates, and write them as they are stored; return `deadline` and `expires`."""
+    """Check the dates in `body`, and give them their stored form; return `deadline` and `expires` in ms."""
     created = times.parse(body["created"], "created")
     deadline = times.parse(body["deadline"], "deadline")
     rules = {
@@ -109,7 +109,7 @@ def _complete_dates(body: Json, now: int) -> tuple[int, int]:
 
 
 def _complete_queue_id(body: Json) -> None:
-    """Fill in `taskQueueId`, or `provisionerId` and `workerType`, from what the request has."""
+    """Fill in `taskQueueId`, or `provisionerId` and `workerType`, from the form that the request has."""
     if "provisionerId" in body and "workerType" in body:
         body.setdefault("taskQueueId", f"{body['provisionerId']}/{body['workerType']}")
     elif "taskQueueId" in body:
@@ -123,7 +123,7 @@ def _complete_queue_id(body: Json) -> None:
 
 
 def _scope_params(body: Json) -> Json:
-    """Return what the endpoint's scope expression is filled with; a higher priority's scope also counts."""
+    """Return the values of the scope expression; the scope for a higher priority allows a lower one, too."""
     names = ("scopes", "routes", "projectId", "schedulerId", "provisionerId", "workerType")
     enough = PRIORITIES[PRIORITIES.index(body["priority"]) :]
     return {**{name: body[name] for name in names}, "priorities": list(reversed(enough))}
@@ -154,7 +154,7 @@ def _new_task(task_id: str, body: Json, deadline: int, expires: int) -> Task:
 
 
 def _encoded_definition(body: Json) -> bytes:
-    """Return the definition in the server's order; its priority, which can change, is kept in the record."""
+    """Return the definition with the keys in the service's order, without `priority`, which can change."""
     try:
         definition = {name: None if name == "priority" else in_database_order(body[name]) for name in _FIELDS}
         return msgspec.json.encode(definition)

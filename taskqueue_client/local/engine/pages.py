@@ -1,7 +1,7 @@
 """Pages of lists, and the two kinds of continuation token.
 
-Offset lists carry the next row's offset as Hashids; index lists carry the last row's key as base64 of a
-JSON array. A token comes back only if there was a further row when the page was read.
+The token of an offset list is the next row's offset as Hashids; that of an index list is the last row's key
+as base64 of a JSON array. A response has a token only if there was a further row when the page was read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Row = TypeVar("Row")
 def offset_page(
     core: Core, key: str, item: Callable[[Any], Any], token: str | None, limit: int, sql: str, *values: Any
 ) -> Json:
-    """Return the body of a response with a page of an offset list: what `item` makes of a query's rows."""
+    """Return the body of a response with a page of an offset list; `item` converts each row of the query."""
     if not _ALPHANUMERIC.fullmatch(token or ""):
         refuse("InputError", "`continuationToken` must be the one in the response of the previous page")
     offset = min(decode_offset(token or "") or 0, _MAX_OFFSET)
@@ -38,7 +38,7 @@ def offset_page(
 def page_of(
     key: str, rows: list[Row], limit: int, item: Callable[[Row], Any], token: Callable[[Row], str]
 ) -> Json:
-    """Return the body of a response with up to `limit` rows; `token` makes one of the page's last row."""
+    """Return the body of a response with up to `limit` rows; `token` makes its token from the last row."""
     page = rows[:limit]
     more = {"continuationToken": token(page[-1])} if page and len(rows) > limit else {}
     return {key: [item(row) for row in page], **more}
@@ -50,7 +50,7 @@ def encode_index(*key: str | int) -> str:
 
 
 def decode_index(token: str | None, kind: type[Row]) -> Row | None:
-    """Return the key in an index list's token; None without a token, and for garbage."""
+    """Return the key in an index list's token; None without a token, or with an invalid one."""
     try:
         return msgspec.json.decode(decode_base64(token or ""), type=kind)
     except (msgspec.DecodeError, ValueError):
@@ -77,7 +77,7 @@ def encode_offset(number: int) -> str:
 
 
 def decode_offset(token: str) -> int | None:
-    """Return the number of a token; None for a text that `encode_offset` does not make."""
+    """Return the number of a token; None for a string that `encode_offset` does not make."""
     parts = "".join(" " if char in _GUARDS else char for char in token).split(" ")
     core = parts[1] if len(parts) in (2, 3) else parts[0]
     if not core:
@@ -110,7 +110,7 @@ def _pad(token: str, letters: str) -> str:
 
 
 def _shuffle(text: str, salt: str) -> str:
-    """Return the algorithm's own shuffle: the same text and salt always give the same order."""
+    """Return the text, shuffled as in Hashids: the same text and salt always give the same order."""
     chars = list(text)
     total = 0
     for step, position in enumerate(range(len(chars) - 1, 0, -1)):
@@ -125,4 +125,4 @@ _SHUFFLED = _shuffle("".join(char for char in _ALPHABET if char not in _SEPARATO
 _GUARDS = _SHUFFLED[: -(-len(_SHUFFLED) // _GUARD_SHARE)]
 """The letters that surround a short token."""
 _LETTERS = _SHUFFLED[len(_GUARDS) :]
-"""The letters that digits are written in."""
+"""The letters that serve as digits."""

@@ -25,7 +25,7 @@ _RESOLUTION = (
     "SELECT seq, task_id, task_group_id, resolution FROM resolved WHERE inserted <= ? ORDER BY seq LIMIT 1"
 )
 _GRACE = 30 * times.MINUTE
-_TIME_OF_DAY = times.HOUR + 10 * times.MINUTE  # UTC: the service's last job of the night
+_TIME_OF_DAY = times.HOUR + 10 * times.MINUTE  # in UTC, of the last nightly job of the service
 
 _BATCH = 500
 """The most claims, deadlines or expired tasks that are handled before the next requests are served."""
@@ -54,16 +54,16 @@ class BackgroundWork:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._night = _next_night(core.now()) - times.DAY  # the last one: the queue may have been stopped
+        self._night = _next_night(core.now()) - times.DAY  # last night: the queue may not have run then
         self._interval = max(1, times.milliseconds(core.settings.resolver_interval))
         self._deadline_delay = times.milliseconds(core.settings.deadline_delay)
         core.on_resolved = self._resolve_at_once
 
     def run_due(self) -> bool:
-        """Do what is due, at most a batch; return whether there may be more.
+        """Do a batch of the work that is due; return whether there may be more.
 
-        Each takes effect at its due time, the earliest first, however far a clock has jumped: a claim
-        that expired an hour before the deadline has been retried when the deadline comes.
+        Each piece of work takes effect at its due time, the earliest first, however far the clock has
+        jumped: a run whose claim expired an hour before the deadline is retried before the deadline passes.
         """
         left = _BATCH
         while (moment := self._next_resolution()) is not None and moment <= self._core.now():
@@ -81,7 +81,7 @@ class BackgroundWork:
         return (self._night if moment is None else min(self._night, moment)) / times.SECOND
 
     def expire(self) -> bool:
-        """Remove a batch of what has expired, as the nightly jobs do; return whether there is more."""
+        """Remove a batch of expired records, as the nightly jobs do; return whether there may be more."""
         core = self._core
         with core.transition() as now:
             before = now - _GRACE
@@ -104,16 +104,17 @@ class BackgroundWork:
         return len(removed) == _BATCH
 
     def _expire_tasks(self, before: int) -> bool:
-        """Remove tasks after all that refers to them: the next task of the same id must not meet it."""
+        """Remove tasks and their claims, after their artifacts and dependencies: an id may be used again."""
         removed = self._core.store.rows(_EXPIRED_TASKS, before, _BATCH)
         for task_id in removed:
             self._core.store.change("DELETE FROM claims WHERE task_id = ?", *task_id)
         return len(removed) == _BATCH
 
     def _expire_at_night(self) -> bool:
-        """Run the jobs as they ran in the last night: what has expired since stays until the next one.
+        """Run the jobs that were due last night, as of that time; return whether there may be more.
 
-        The next night comes first again if the clock was set back by more than a day.
+        Records that expired since then stay until the next night. If the clock was set back by more than a
+        day, the time of the next night is computed again.
         """
         now = self._core.now()
         if not self._night - times.DAY <= now < self._night:
@@ -153,9 +154,9 @@ class BackgroundWork:
                 self._resolve_claim(now, task_id, *claim)
 
     def _do_some(self, most: int, query: str, resolve: Callable[..., None], delay: int = 0) -> int:
-        """Do the work that a query finds, row by row, up to when resolvers last looked.
+        """Do the work that a query finds, row by row, as of the last time at which resolvers look for work.
 
-        Returns how many of the `most` rows are left to do: 0 if there may be more work.
+        Returns how many of the `most` rows were not needed: 0 if there may be more work.
         """
         for left in range(most, 0, -1):
             row = self._core.store.row(query, self._core.now() // self._interval * self._interval - delay)

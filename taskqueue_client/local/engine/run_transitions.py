@@ -1,4 +1,4 @@
-"""The changes of a run's state, with the records that go along with each."""
+"""The changes of a run's state, each with its changes of other records."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def record_claim(
 ) -> int:
     """Write a claim record that starts now; return when the claim expires, in milliseconds.
 
-    On a held clock, two workers may claim at the same time: a claim that may yet be refused (`is_granted` is
-    false) does not replace that of the other worker.
+    While the clock is held, two workers may claim in the same millisecond: a claim that may still be refused
+    (`is_granted` is false) does not replace the record of the other worker.
     """
     taken_until = now + times.milliseconds(core.settings.claim_timeout)
     row = (task.task_id, run_id, taken_until, task.task_queue_id, *worker, now)

@@ -30,7 +30,7 @@ GROUP = "SELECT scheduler_id, expires, sealed FROM task_groups WHERE task_group_
 """Selects the record of a task group."""
 
 _ENOUGH = {"all-resolved": {"completed", "failed", "exception"}, "all-completed": {"completed"}}
-"""By what a task requires: the states of a dependency that satisfy it."""
+"""By the `requires` of a task: the states in which a dependency is satisfied."""
 
 
 def check_dependencies(core: Core, task_id: str, dependencies: list[str], deadline: int) -> dict[str, str]:
@@ -47,7 +47,7 @@ def check_dependencies(core: Core, task_id: str, dependencies: list[str], deadli
 
 
 def track_dependencies(core: Core, task: Task, states: dict[str, str], requires: str) -> bool:
-    """Record a new task's dependencies and their states; return whether they let it run at once."""
+    """Record a new task's dependencies and their states; return whether all are satisfied."""
     enough = _ENOUGH[requires]
     for required, state in states.items():
         core.store.insert("dependencies", required, task.task_id, requires, state in enough, task.expires)
@@ -55,7 +55,7 @@ def track_dependencies(core: Core, task: Task, states: dict[str, str], requires:
 
 
 def track_again(core: Core, task_id: str, requires: str) -> bool:
-    """Mark dependencies that were satisfied since; return whether that lets the task run."""
+    """Mark dependencies that have been satisfied since; return whether the task can run because of that."""
     waiting = "SELECT required FROM dependencies WHERE dependent = ? AND satisfied = 0"
     satisfied = [
         required
@@ -107,7 +107,7 @@ def _schedule(core: Core, task_id: str, now: int) -> None:
 
 
 def _in_group(verb: str) -> ScopeExpression:
-    """Return the scopes for a verb on a task: by the task, by its project, or by its scheduler."""
+    """Return the scopes that allow `verb` on a task: for the task, its project, or its scheduler."""
     return {
         "AnyOf": [
             f"queue:{verb}-task:<schedulerId>/<taskGroupId>/<taskId>",
@@ -119,7 +119,7 @@ def _in_group(verb: str) -> ScopeExpression:
 
 @queue("POST", "/task/<taskId>/schedule", _in_group("schedule"))
 def schedule_task(core: Core, caller: Caller, task_id: str) -> Json:
-    """Make an unscheduled task pending, whatever it depends on; others stay as they are."""
+    """Make an unscheduled task pending, whatever it depends on; do nothing for other tasks."""
     with _changing(core, caller, task_id) as (task, now):
         if not task.runs:
             core.send(messages.pending, task, add_run(core, task, "scheduled", now))
@@ -128,7 +128,7 @@ def schedule_task(core: Core, caller: Caller, task_id: str) -> Json:
 
 @queue("POST", "/task/<taskId>/rerun", _in_group("rerun"))
 def rerun_task(core: Core, caller: Caller, task_id: str) -> Json:
-    """Add a run to a task that is unscheduled or resolved; of a pending run, send the message again."""
+    """Add a run to a task that is unscheduled or resolved; if one is pending, send its message again."""
     with _changing(core, caller, task_id) as (task, now):
         if not task.runs or task.runs[-1].is_resolved:
             _add_rerun(core, task, now)
@@ -151,7 +151,7 @@ def cancel_task(core: Core, caller: Caller, task_id: str) -> Json:
 
 @contextmanager
 def _changing(core: Core, caller: Caller, task_id: str) -> Generator[tuple[Task, int]]:
-    """Run the block as a transition of a task that the caller may change; give the task and the time."""
+    """Check scopes and deadline of a task; run the block as a transition, with the task and the time."""
     task = get_task(core.store, task_id)
     ids = {"schedulerId": task.scheduler_id, "taskGroupId": task.task_group_id, "projectId": task.project_id}
     caller.require(taskId=task_id, **ids)
@@ -199,7 +199,7 @@ def _set(core: Core, task_ids: Iterable[str], priority: int) -> None:
 
 
 def join_group(core: Core, task_group_id: str, scheduler_id: str, task_expires: int) -> None:
-    """Make the group of a new task, or let it last as long as the task."""
+    """Create the group of a new task; if it exists, let it expire after the task."""
     expires = min(task_expires + times.HOUR, times.LATEST)
     if core.store.insert("task_groups", task_group_id, scheduler_id, expires, None, verb="INSERT OR IGNORE"):
         return
@@ -214,7 +214,7 @@ def join_group(core: Core, task_group_id: str, scheduler_id: str, task_expires: 
 
 
 def send_group(core: Core, exchange: str, task_group_id: str) -> None:
-    """Send a message with the group's record; nothing if the group has expired."""
+    """Send a message with the group's record; do nothing if the group has expired."""
     if record := _find_group(core, task_group_id):
         core.send(group_message, exchange, record)
 
@@ -235,7 +235,7 @@ def list_task_group(core: Core, task_group_id: str, token: str | None, limit: in
 
 @queue("POST", "/task-group/<taskGroupId>/seal", "queue:seal-task-group:<schedulerId>/<taskGroupId>")
 def seal_task_group(core: Core, caller: Caller, task_group_id: str) -> Json:
-    """Refuse further tasks, for ever; a repeated call keeps the first time."""
+    """Seal a group: it refuses new tasks for ever. A repeated call keeps the time of the first."""
     _authorize(caller, get_task_group(core, task_group_id))
     with core.transition() as now:
         sql = "UPDATE task_groups SET sealed = ifnull(sealed, ?) WHERE task_group_id = ?"
@@ -293,7 +293,7 @@ def _find_group(core: Core, task_group_id: str) -> Json | None:
     schema="change-task-priority-request",
 )
 def change_task_group_priority(core: Core, caller: Caller, task_group_id: str, body: Json) -> Json:
-    """Change the priority of those tasks of a group that were never resolved, before their deadline."""
+    """Change the priority of a group's tasks that were never resolved and are not past their deadline."""
     record = get_task_group(core, task_group_id)
     _authorize(caller, record)
     new_priority: str = body["newPriority"]

@@ -132,7 +132,7 @@ CREATE TABLE workers (
 
 
 def is_of_machine(error: Exception) -> bool:
-    """Return whether an error is due to the machine, such as a full disk; a traceback explains nothing."""
+    """Return whether an error is due to the machine, such as a full disk: a traceback does not help then."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
     return isinstance(error, OSError) or code in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 
@@ -140,8 +140,8 @@ def is_of_machine(error: Exception) -> bool:
 class Store:
     """The database, a file or `:memory:`; every change belongs to a `transaction`.
 
-    A file is written ahead (WAL), locked for this process and, when made here, readable for its owner
-    only: what is committed survives the death of the process, though not always that of the machine.
+    A file is locked for this process and, if it is created here, readable for its owner only. With its
+    write-ahead log (WAL), commits survive if the process is killed, though not always if the machine crashes.
 
     Raises:
         OSError: The file cannot be written.
@@ -170,7 +170,7 @@ class Store:
         return self._execute(sql, values).fetchall()
 
     def row(self, sql: str, *values: Any) -> tuple[Any, ...] | None:
-        """Return the first row of a query, if there is one."""
+        """Return the first row of a query; None if there is no row."""
         found: tuple[Any, ...] | None = self._execute(sql, values).fetchone()
         return found
 
@@ -204,7 +204,7 @@ class Store:
                 raise
 
     def close(self) -> None:
-        """Close the database; a file is left complete in itself."""
+        """Close the database; SQLite moves the content of the WAL into the file."""
         self.connection.close()
 
     def secret(self, table: str, column: str) -> str:
@@ -217,7 +217,7 @@ class Store:
     def _open(self) -> None:
         if self.path != MEMORY:
             self._execute("PRAGMA locking_mode = EXCLUSIVE")
-            self._execute("BEGIN IMMEDIATE")  # two processes that read would keep each other from writing
+            self._execute("BEGIN IMMEDIATE")  # two processes with read locks could not write
             self._check_owner()
             self._execute("COMMIT")
             self._execute("PRAGMA journal_mode = WAL")
@@ -263,5 +263,5 @@ def _make_private(path: str) -> None:
 
 
 def sort_key(text: str) -> str:
-    """Return a text whose plain order is the collation's order of `text`."""
+    """Return a string that sorts by code points as `text` sorts in the collation."""
     return "\0".join([text.translate(_LETTERS), text.translate(_CASE), text.translate(_PUNCTUATION)])

@@ -61,7 +61,7 @@ def create_artifact(core: Core, caller: Caller, task_id: str, run_id: int, name:
 
 @queue("PUT", f"{_RUN}/artifacts/<name>", _CREATE, schema="finish-artifact-request")
 def finish_artifact(core: Core, task_id: str, run_id: int, name: str, body: Json) -> None:
-    """Make an object artifact readable, whose data was uploaded; may be repeated."""
+    """Make an object artifact readable, after the upload of its data; may be repeated."""
     artifact = existing(find_artifact(core, task_id, run_id, name), "Artifact not found")
     task = get_task(core.store, task_id)
     run = task.run(run_id)
@@ -163,14 +163,14 @@ def _is_compatible(old: ArtifactRecord, new: ArtifactRecord) -> bool:
     return same_type and all(old.details[key] == new.details[key] for key in _MUST_MATCH[new.storage_type])
 
 
-_MAX_RUN_ID = 1000  # no run has a higher number, and the database's numbers end somewhere
+_MAX_RUN_ID = 1000  # larger than that of any run; SQLite refuses numbers above 2**63
 
 
 class ArtifactRecord(msgspec.Struct):
     """A row of `artifacts`.
 
     `details` depends on the storage type: `url` of a reference, `artifact` of a link, `reason` and
-    `message` of an error, `uploadId` of an object, perhaps `contentLength` of both kinds with data.
+    `message` of an error, `uploadId` of an object, and optionally `contentLength` of both kinds with data.
     """
 
     task_id: str
@@ -184,7 +184,7 @@ class ArtifactRecord(msgspec.Struct):
 
     @property
     def key(self) -> str:
-        """Where its data is kept in a bucket."""
+        """The key of its data in a bucket."""
         return f"{self.task_id}/{self.run_id}/{self.name}"
 
     @property
@@ -202,7 +202,7 @@ class ArtifactRecord(msgspec.Struct):
         }
 
     def listed(self) -> Json:
-        """Return the artifact as lists and infos have it."""
+        """Return the artifact as listArtifacts and artifactInfo have it."""
         length = self.details.get("contentLength")
         return self.shown() if length is None else {**self.shown(), "contentLength": length}
 
@@ -218,7 +218,7 @@ def artifact_of(row: tuple[Any, ...]) -> ArtifactRecord:
 
 
 def find_artifact(core: Core, task_id: str, run_id: int, name: str) -> ArtifactRecord | None:
-    """Return an artifact by its name, if there is one."""
+    """Return an artifact by its name; None if it does not exist."""
     sql = f"SELECT {COLUMNS} FROM artifacts WHERE task_id = ? AND run_id = ? AND sort_key = ?"  # noqa: S608 - constants
     row = core.store.row(sql, task_id, min(run_id, _MAX_RUN_ID), sort_key(name))
     return artifact_of(row) if row else None
@@ -233,7 +233,7 @@ def save_artifact(core: Core, artifact: ArtifactRecord) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """The content is elsewhere: 303 to `url`."""
+    """A response 303 to the `url` of the content."""
 
     url: str
     storage_type: str
@@ -249,7 +249,7 @@ class ErrorContent:
 
 @queue("GET", f"{_RUN}/artifacts/<name>", _GET)
 def get_artifact(core: Core, caller: Caller, task_id: str, run_id: int, name: str) -> Redirect | ErrorContent:
-    """Return where an artifact's content is, links being followed."""
+    """Return where an artifact's content is, after following links."""
     artifact = _followed(core, caller, task_id, run_id, name)
     if artifact.storage_type == "error":
         return ErrorContent(artifact.details["reason"], artifact.details["message"])
@@ -258,21 +258,21 @@ def get_artifact(core: Core, caller: Caller, task_id: str, run_id: int, name: st
 
 @queue("GET", "/task/<taskId>/artifacts/<name>", _GET)
 def get_latest_artifact(core: Core, caller: Caller, task_id: str, name: str) -> Redirect | ErrorContent:
-    """Return the same of the latest run."""
+    """Return what `get_artifact` returns, for the latest run."""
     caller.require(names=[name])
     return get_artifact(core, caller, task_id, _latest_run_id(core, task_id), name)
 
 
 @queue("GET", f"{_RUN}/artifact-content/<name>", _GET)
 def artifact(core: Core, caller: Caller, task_id: str, run_id: int, name: str) -> Json:
-    """Return what is needed to download an artifact, links being followed."""
+    """Return what is needed to download an artifact, after following links."""
     artifact = _followed(core, caller, task_id, run_id, name)
     return {"storageType": artifact.storage_type, **_content(core, artifact)}
 
 
 @queue("GET", "/task/<taskId>/artifact-content/<name>", _GET)
 def latest_artifact(core: Core, caller: Caller, task_id: str, name: str) -> Json:
-    """Return the same of the latest run, which is looked for before any scope is checked."""
+    """Return what `artifact` returns, for the latest run, which is looked up before scopes are checked."""
     return artifact(core, caller, task_id, _latest_run_id(core, task_id), name)
 
 
@@ -284,20 +284,20 @@ def artifact_info(core: Core, task_id: str, run_id: int, name: str) -> Json:
 
 @queue("GET", "/task/<taskId>/artifact-info/<name>", "queue:list-artifacts:<taskId>")
 def latest_artifact_info(core: Core, task_id: str, name: str) -> Json:
-    """Return the same of the latest run."""
+    """Return what `artifact_info` returns, for the latest run."""
     return artifact_info(core, task_id, _latest_run_id(core, task_id), name)
 
 
 @queue("GET", f"{_RUN}/artifacts", "queue:list-artifacts:<taskId>:<runId>")
 def list_artifacts(core: Core, task_id: str, run_id: int, token: str | None, limit: int) -> Json:
-    """Return a page of a run's artifacts, by name; unfinished ones are among them."""
+    """Return a page of a run's artifacts, by name, including unfinished ones."""
     _task_with_runs(core, task_id).run(run_id)
     return _list(core, task_id, run_id, token, limit)
 
 
 @queue("GET", "/task/<taskId>/artifacts", "queue:list-artifacts:<taskId>")
 def list_latest_artifacts(core: Core, task_id: str, token: str | None, limit: int) -> Json:
-    """Return the same of the latest run."""
+    """Return what `list_artifacts` returns, for the latest run."""
     return _list(core, task_id, _latest_run_id(core, task_id), token, limit)
 
 
@@ -357,7 +357,7 @@ def _url(core: Core, artifact: ArtifactRecord) -> str:
     if artifact.storage_type == "object":
         try:
             return core.storage.objects.simple_url(artifact.object_name)
-        except Refusal as refusal:  # with a code that the Queue does not have
+        except Refusal as refusal:  # its code is not one of the Queue
             refuse("ResourceNotFound", refusal.message)
     return str(artifact.details["url"])
 

@@ -57,9 +57,9 @@ def get_worker_type(core: Core, task_queue_id: str) -> Json:
 
 @queue("GET", "/provisioners", "queue:list-provisioners")
 def list_provisioners(core: Core, token: str | None, limit: int) -> Json:  # noqa: ARG001 - it may be given
-    """Return the first provisioners, in the order of their first task queues; 0 means no limit.
+    """Return the first provisioners, in the order of their first task queues; `limit` 0 stands for 1000.
 
-    As in the service, the others cannot be reached, and a token is ignored.
+    As in the service, there is no second page: a token is ignored.
     """
     sql = _PROVISIONERS + " GROUP BY 1 ORDER BY min(sort_key(task_queue_id)) LIMIT ?"
     rows = core.store.rows(sql, core.now(), limit or _MOST_PROVISIONERS)
@@ -68,14 +68,14 @@ def list_provisioners(core: Core, token: str | None, limit: int) -> Json:  # noq
 
 @queue("GET", "/provisioners/<provisionerId>", "queue:get-provisioner:<provisionerId>")
 def get_provisioner(core: Core, provisioner_id: str) -> Json:
-    """Return one provisioner: the latest times of its task queues."""
+    """Return one provisioner, with the latest expiry and activity of its task queues."""
     sql = _PROVISIONERS + _OF_PROVISIONER + " GROUP BY 1"
     row = core.store.row(sql, core.now(), provisioner_id, provisioner_id)
     return _provisioner(existing(row, f"Provisioner `{provisioner_id}` does not exist."))
 
 
 def touch_task_queue(core: Core, task_queue_id: str, expires: int, now: int) -> None:
-    """Note that a queue is in use, within a transition; its expiry never becomes earlier."""
+    """Record, within a transition, that a task queue is active; its expiry never becomes earlier."""
     sql = (
         "INSERT INTO task_queues VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET"
         " expires = max(expires, excluded.expires), last_date_active = excluded.last_date_active"
@@ -112,7 +112,7 @@ _PENDING = " FROM pending WHERE task_queue_id = ?"
 _CLAIMABLE = f"{_PENDING} AND expires > ?"
 _CLAIMED = " FROM claims JOIN tasks USING (task_id) WHERE claims.task_queue_id = ?"
 _HELD = f"{_CLAIMED} AND taken_until > ?"
-_LATEST_CLAIMS = (  # of claims at the same time, which a held clock allows, that of the later run
+_LATEST_CLAIMS = (  # of claims in the same millisecond (the clock may be held), that of the later run
     "SELECT task_id, run_id, worker_group, worker_id, claimed, max(claimed * 1000 + min(run_id, 999))"
     f"{_CLAIMED} GROUP BY task_id"
 )
@@ -178,7 +178,7 @@ def _count(core: Core, what: str, of: str, task_queue_id: str) -> int:
 
 
 def _last_seq(core: Core, task_queue_id: str, moment: int, task_id: str) -> int:
-    """Return where the previous page ended; just before that time if its run is not pending any more."""
+    """Return the `seq` of the previous page's last run; of the one before if that is not pending any more."""
     exact = "SELECT max(seq) FROM pending WHERE task_queue_id = ? AND inserted = ? AND task_id = ?"
     near = "SELECT max(seq) FROM pending WHERE task_queue_id = ? AND inserted < ?"
     key = (task_queue_id, moment)
@@ -204,7 +204,7 @@ def _claimed_task(core: Core, row: tuple[Any, ...]) -> Json:
 
 
 def _token(row: tuple[Any, ...]) -> str:
-    """Return the token of a page that ends with a row of task id, …, and time."""
+    """Return the token of a page whose last row is `row`: it begins with a task id, and ends with a time."""
     return encode_index(times.text(row[-1]), row[0])
 
 

@@ -1,4 +1,4 @@
-"""A task and its runs as records, as the Queue shows them, and the endpoints that read them."""
+"""The records of tasks and runs, their form in responses, and the endpoints that read them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _GIVEN = "task_id IN (SELECT value FROM json_each(?)) ORDER BY rowid"
 
 
 class Run(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
-    """One run, its fields in the order in which the Queue shows them; times are texts."""
+    """One run, its fields in the order in which the Queue shows them; times are strings."""
 
     run_id: int
     state: str
@@ -145,7 +145,7 @@ def task_of(row: tuple[Any, ...]) -> Task:
 
 
 def find_task(store: Store, task_id: str) -> Task | None:
-    """Return a task by its id, if there is one."""
+    """Return a task by its id; None if it does not exist."""
     row = store.row(f"SELECT {COLUMNS} FROM tasks WHERE task_id = ?", task_id)  # noqa: S608 - no input in it
     return task_of(row) if row else None
 
@@ -163,7 +163,7 @@ def get_task(store: Store, task_id: str) -> Task:
 
 
 def save_runs(store: Store, task: Task) -> None:
-    """Store what a change of runs has changed in the record of a task."""
+    """Store the runs of a task, and the other columns that change with its runs."""
     sql = "UPDATE tasks SET runs = ?, retries_left = ?, claimed_by_id = ? WHERE task_id = ?"
     store.change(sql, encode_runs(task.runs), task.retries_left, task.claimed_by_id, task.task_id)
 
@@ -182,7 +182,7 @@ def status(core: Core, task_id: str) -> Json:
 
 @queue("POST", "/tasks", each("taskId", "taskIds", "queue:get-task:<taskId>"), schema="tasks-request")
 def tasks(core: Core, caller: Caller, body: Json, token: str | None, limit: int) -> Json:
-    """Return a page of the definitions of those of the given tasks that exist."""
+    """Return a page of the definitions of the given tasks, without tasks that do not exist."""
 
     def item(task: Task) -> Json:
         return {"taskId": task.task_id, "task": task.definition()}
@@ -193,7 +193,7 @@ def tasks(core: Core, caller: Caller, body: Json, token: str | None, limit: int)
 
 @queue("POST", "/tasks/status", each("taskId", "taskIds", "queue:status:<taskId>"), schema="tasks-request")
 def statuses(core: Core, caller: Caller, body: Json, token: str | None, limit: int) -> Json:
-    """Return a page of the statuses of those of the given tasks that exist."""
+    """Return a page of the statuses of the given tasks, without tasks that do not exist."""
 
     def item(task: Task) -> Json:
         return {"taskId": task.task_id, "status": task.status()}
@@ -220,7 +220,7 @@ def task_page(
 ) -> Json:
     """Return the body of a response with a page of tasks; `where` ends with their order.
 
-    Only the ids of all tasks are sorted: their definitions may be long.
+    Only ids are sorted, not whole rows, which may have long definitions.
     """
     sql = f"SELECT task_id FROM tasks WHERE {where}"  # noqa: S608 - constants
     return offset_page(core, key, lambda row: item(get_task(core.store, *row)), token, limit, sql, *values)

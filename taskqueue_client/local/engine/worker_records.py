@@ -48,7 +48,7 @@ class _WorkerRecord(msgspec.Struct):
         return self.quarantine_until > now
 
     def is_listed(self, now: int, *, quarantined: bool | None) -> bool:
-        """Return whether `listWorkers` shows the worker, as in the service also at its very expiry."""
+        """Return whether `listWorkers` shows the worker: as in the service, also at its expiry time."""
         in_quarantine = self.quarantine_until >= now
         return (self.expires >= now or in_quarantine) and quarantined in {None, in_quarantine}
 
@@ -94,7 +94,7 @@ def list_workers(
 ) -> Json:
     """Return a page of a task queue's workers; only those (not) in quarantine unless `quarantined` is None.
 
-    Other workers are removed from the page after it was read: it may be short or empty and yet have a token.
+    The page is filtered after it was read, so a page with a token may be short or empty.
     """
     sql = (
         f"SELECT {_COLUMNS} FROM workers WHERE task_queue_id = ?"  # noqa: S608 - constants
@@ -149,7 +149,7 @@ def quarantine_worker(core: Core, caller: Caller, task_queue_id: str, worker: Wo
     schema="update-worker-request",
 )
 def declare_worker(core: Core, caller: Caller, task_queue_id: str, worker: Worker, body: Json) -> Json:
-    """Make a worker and its task queue known until `expires`, or for longer than before."""
+    """Create the records of a worker and its task queue, or let them expire later, at `expires`."""
     caller.require(properties=list(body))
     worker_type = task_queue_id.partition("/")[2]
     if not _WORKER_TYPE.fullmatch(worker_type):
@@ -179,7 +179,7 @@ def worker_seen(core: Core, task_queue_id: str, worker: Worker) -> bool:
 
 
 def worker_active(core: Core, task_queue_id: str, worker: Worker, now: int) -> None:
-    """Record, within a transition, that a worker has claimed a run of the task queue."""
+    """Record, within a transition, that a worker has reclaimed a run of the task queue."""
     core.seen[task_queue_id, *worker] = now
     if _is_due(core, task_queue_id, now):
         touch_task_queue(core, task_queue_id, now + _CLAIM_WORK_LIFE, now)
@@ -190,7 +190,7 @@ def worker_active(core: Core, task_queue_id: str, worker: Worker, now: int) -> N
 def seen_by_claim_task(core: Core, task_queue_id: str, worker: Worker, now: int) -> bool:
     """Note that a task queue is in use, within a transition; return whether the worker is in quarantine.
 
-    As in the service, claimTask makes no worker known, and a worker in quarantine does not count.
+    As in the service, claimTask creates no record of a worker, and nothing is noted for one in quarantine.
     """
     core.seen[task_queue_id, *worker] = now
     known = _find(core, task_queue_id, worker)
@@ -202,7 +202,7 @@ def seen_by_claim_task(core: Core, task_queue_id: str, worker: Worker, now: int)
 
 
 def add_recent_tasks(core: Core, task_queue_id: str, worker: Worker, runs: list[tuple[str, int]]) -> None:
-    """Note what a worker runs, within a transition; of an unknown worker nothing is noted."""
+    """Add runs to the recent tasks of a worker, within a transition; do nothing for an unknown worker."""
     known = _find(core, task_queue_id, worker)
     if known:
         known.recent_tasks += [{"runId": run_id, "taskId": task_id} for task_id, run_id in runs]
@@ -210,7 +210,7 @@ def add_recent_tasks(core: Core, task_queue_id: str, worker: Worker, runs: list[
 
 
 def forget_removed(core: Core, now: int) -> None:
-    """Forget the activity of workers without a record, and what was noted too long ago to count."""
+    """Forget when workers without a record were seen, and activity that was stored over 30 minutes ago."""
     recorded = core.store.rows("SELECT task_queue_id, worker_group, worker_id FROM workers")
     for worker in core.seen.keys() - set(recorded):
         del core.seen[worker]
@@ -219,7 +219,7 @@ def forget_removed(core: Core, now: int) -> None:
 
 
 def _is_due(core: Core, key: str, now: int) -> bool:
-    """Return whether to write down that a queue or a worker is in use; if so, not again for a while."""
+    """Return whether to store that a task queue or worker is active: once in 30 minutes at most."""
     noted = core.noted.get(key)
     if noted is not None and noted > now - _INTERVAL:
         return False

@@ -1,7 +1,7 @@
 """Requests to endpoints: routing, the checks in their order, the handler, and the response.
 
-Body, scopes that the URL determines, URL parameters, query, content type and schema, handler: the first
-that fails decides the response.
+The order is: body, scopes that the URL determines, URL parameters, query, content type and schema, handler.
+The first step that fails decides the response.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class BrokenEscapeError(Exception):
 
 
 class Routes:
-    """Finds endpoints by paths, among those with the same service and first segment: they are few."""
+    """Finds the endpoint of a path; compares only the few endpoints with its service and first segment."""
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         self._routes: defaultdict[tuple[str, str], list[tuple[Endpoint, re.Pattern[str]]]] = defaultdict(list)
@@ -67,7 +67,7 @@ class Routes:
             self._routes[endpoint.service, first_segment].append((endpoint, _compile(endpoint)))
 
     def find(self, method: str, path: str) -> Match | None:
-        """Return the endpoint of a request; None when no route fits (then the response is a plain 404).
+        """Return the endpoint of a request; None if no route matches (the response is a plain 404).
 
         Raises:
             BrokenEscapeError: A parameter is not percent-encoded UTF-8; as in the service, of any method.
@@ -101,7 +101,7 @@ _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 def _compile(endpoint: Endpoint) -> re.Pattern[str]:
-    """Return a route's expression; a slash may follow unless its last parameter may contain slashes."""
+    """Return a route's pattern; a slash may follow unless the last parameter may contain slashes."""
     pattern = re.escape(endpoint.base + endpoint.route.rstrip("/"))
     for name in endpoint.parameters:
         is_splat = name in _SPLATS and not endpoint.one_segment
@@ -131,9 +131,9 @@ _LARGEST_RUN_ID = 2**31 - 1
 
 
 def _matcher(pattern: str) -> Callable[[str], object]:
-    if pattern == _URL_PATTERNS["runId"]:  # the same language, without going over the digits again and again
+    if pattern == _URL_PATTERNS["runId"]:  # matches the same, without backtracking
         pattern = "^[0-9]+$"
-    if pattern == ".":  # in JavaScript, no end of a line
+    if pattern == ".":  # of JavaScript: not a line terminator
         pattern = "[^\n\r\u2028\u2029]"
     return re.compile(pattern.replace("$", r"\Z"), re.ASCII).search
 
@@ -142,7 +142,7 @@ _MATCHERS = {name: _matcher(pattern) for name, pattern in (_URL_PATTERNS | _QUER
 
 
 def check_url(params: Mapping[str, str]) -> None:
-    """Raise a Refusal that names each URL parameter which is off its pattern."""
+    """Raise a Refusal that names each URL parameter that does not match its pattern."""
     wrong = [
         f"URL parameter '{name}' given as '{value}' must match regular expression: '/{_URL_PATTERNS[name]}/'"
         for name, value in params.items()
@@ -153,7 +153,7 @@ def check_url(params: Mapping[str, str]) -> None:
 
 
 def read_query(endpoint: Endpoint, query_string: str) -> dict[str, str]:
-    """Return the query parameters of a request, without its bewit; refuse all that the endpoint lacks."""
+    """Return the query parameters of a request, without its bewit; refuse unknown and invalid parameters."""
     query = parse_qs(query_string, keep_blank_values=True, errors="replace")
     query.pop("bewit", None)
     wrong = [_what_is_wrong(endpoint, name, values) for name, values in query.items()]
@@ -174,7 +174,7 @@ def _what_is_wrong(endpoint: Endpoint, name: str, values: list[str]) -> str | No
 
 
 def _bounded(digits: str, largest: int) -> int:
-    """Return a number; larger ones, which no run and no page can have, become the largest one."""
+    """Return a number, or `largest` for larger ones, which no run and no page can have."""
     significant = digits.lstrip("0")
     return largest if len(significant) > len(str(largest)) else min(int(significant or "0"), largest)
 
@@ -200,7 +200,7 @@ class _Call:
         self.query: Mapping[str, str] = {}
 
     async def read_body(self) -> None:
-        """Read and parse the body; as in the service, one that is not announced as JSON is ignored."""
+        """Read and parse the body; as in the service, ignore it if it is not announced as JSON."""
         self.has_json = request_bodies.has_json(self.request)
         if not self.has_json:
             return
@@ -321,7 +321,7 @@ def _response(result: Any) -> web.Response:
 
 
 def _host_and_port(headers: Mapping[str, str]) -> tuple[str, int]:
-    """Return what the client connected to, as a proxy in front of the service tells it."""
+    """Return host and port that the client connected to; a proxy names its port in a header."""
     found = _HOST.fullmatch(headers.get("Host", "").strip())
     if found is None:
         bad_request("Invalid Host header")

@@ -30,16 +30,16 @@ brotli: Any = import_module("brotli") if find_spec("brotli") else None
 """Brotli bodies are read and written where the package is installed."""
 
 if not hasattr(getattr(brotli, "Decompressor", None), "can_accept_more_data"):
-    brotli = None  # before 1.2, a kilobyte becomes gigabytes: it has no `output_buffer_limit`
+    brotli = None  # before 1.2, it has no `output_buffer_limit`: a kilobyte could become gigabytes
 
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _QUOTED = r'"(?:[\x0b\x20\x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\x0b\x20-\xff])*"'
 _CONTENT_TYPE = re.compile(rf"\s*({_WORD}/{_WORD})\s*(?:; *{_WORD} *= *(?:{_QUOTED}|{_WORD}) *)*")
 _PARAMETER = re.compile(rf"; *({_WORD}) *= *({_QUOTED}|{_WORD})")
 _PUNCTUATION = re.compile(r":[0-9]{4}$|[^a-z0-9]")
-_EXACT = 2**53  # the whole numbers up to here are their own doubles
+_EXACT = 2**53  # whole numbers up to this one are exact as doubles
 _PLAIN = 1e21  # below, JavaScript writes whole numbers without an exponent
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")  # the second kind is spelled in UTF-7
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")  # the second form can come from UTF-7
 _AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG_NUMBER = b"0" * 16
 
@@ -74,7 +74,7 @@ async def read_body(request: web.BaseRequest) -> bytes:
 
 
 def say_continue(request: web.BaseRequest) -> None:
-    """Let a client send its body that waits for permission (`Expect: 100-continue`)."""
+    """Tell a client to send its body, if it waits for that (`Expect: 100-continue`)."""
     is_waiting = request.headers.get("Expect", "").lower() == "100-continue"
     if is_waiting and request.version >= HttpVersion11 and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -93,7 +93,7 @@ def _encoding(request: web.BaseRequest) -> str:
 
 
 def _decompress(body: bytes, encoding: str) -> bytes:
-    """Return the body itself; little more of it is unpacked than may be sent."""
+    """Return the decompressed body; decompression stops soon after `LARGEST_BODY`."""
     if encoding == "identity":
         return body
     try:
@@ -106,7 +106,7 @@ def _decompress(body: bytes, encoding: str) -> bytes:
 
 
 def _gunzip(body: bytes) -> bytes:
-    """Return what the members contain; what follows the last one is ignored."""
+    """Return the content of all gzip members; bytes after the last member are ignored."""
     unpacked, start = bytearray(), 0
     while start == 0 or (body.startswith(_GZIP_MAGIC, start) and len(unpacked) <= LARGEST_BODY):
         start = _gunzip_member(body, start, unpacked)
@@ -114,7 +114,7 @@ def _gunzip(body: bytes) -> bytes:
 
 
 def _gunzip_member(body: bytes, start: int, unpacked: bytearray) -> int:
-    """Add what a member contains, or more than may be sent; return where the next one starts."""
+    """Append a member's content, or more than `LARGEST_BODY`; return where the next member starts."""
     member = zlib.decompressobj(zlib.MAX_WBITS | 16)
     while not member.eof and len(unpacked) <= LARGEST_BODY:
         block = body[start : start + _BLOCK]
@@ -140,7 +140,7 @@ def _unbrotli(body: bytes) -> bytes:
 
 
 def _complete(unpacked: bytes, *, is_end: bool) -> bytes:
-    """Return what was unpacked: all of the body, or more than may be sent."""
+    """Return `unpacked`; raise an EOFError if it is neither complete nor more than `LARGEST_BODY`."""
     if not is_end and len(unpacked) <= LARGEST_BODY:
         raise EOFError("the compressed data ends too early")
     return unpacked
@@ -264,7 +264,7 @@ def parse(text: str) -> Any:
     try:
         return _parsed(text)
     except RecursionError:
-        words = "nested deeper than Python can handle, which the local queue is written in"
+        words = "nested deeper than Python can handle; the local queue is written in Python"
         refuse("MalformedPayload", f"Failed to parse JSON: {words}")
     except (msgspec.DecodeError, ValueError) as error:
         refuse("MalformedPayload", f"Failed to parse JSON: {_explained(text, str(error))}")
@@ -296,7 +296,7 @@ def _holds_nul(value: object) -> bool:
 
 
 def _number(digits: str) -> float:
-    """Return a number as JavaScript has it and writes it: 1.0 is 1, and the digits are those of a double."""
+    """Return a number as JavaScript writes it: rounded to a double, and 1.0 is 1."""
     value = float(digits)
     return int(Decimal(repr(value))) if value.is_integer() and abs(value) < _PLAIN else value
 
@@ -305,7 +305,7 @@ _DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=_number)
 
 
 def _with_doubles(value: Any) -> Any:
-    """Return the value with its large integers as JavaScript has them: rounded."""
+    """Return the value with large integers rounded to doubles, as in JavaScript."""
     if is_object(value):
         return {key: _with_doubles(each) for key, each in value.items()}
     if is_list(value):
@@ -317,7 +317,7 @@ _CHECKS: dict[str, Check] = {}
 
 
 def check_body(schema: str, body: Any, root_url: Callable[[], str]) -> None:
-    """Add the defaults of the schema to the body; refuse a body off the schema, with all violations."""
+    """Add the defaults of the schema to the body; refuse a body that violates it, and list all violations."""
     check = _CHECKS.get(schema) or _CHECKS.setdefault(schema, compile_schema(REQUEST_SCHEMAS[schema]))
     errors: list[str] = []
     check(body, "data", errors)

@@ -64,7 +64,7 @@ def empty_response() -> web.Response:
 
 
 def not_found() -> web.Response:
-    """Return the response to a request that no route fits."""
+    """Return the response to a request that matches no route."""
     return json_response({"error": "Not found"}, 404)
 
 
@@ -95,7 +95,7 @@ def error_response(
 
 
 def finish(request: web.BaseRequest, response: web.Response) -> web.Response:
-    """Add what depends on the request: its trace, a 304 instead of what the client has, compression."""
+    """Add what depends on the request: trace ids, compression; or return a 304 if the body is known."""
     headers = response.headers
     trace = request.headers.get("x-taskcluster-trace-id", "")
     headers["x-for-trace-id"] = trace if trace.isascii() and trace.isprintable() and trace else str(uuid4())
@@ -110,7 +110,7 @@ def finish(request: web.BaseRequest, response: web.Response) -> web.Response:
 
 
 def _is_known(request: web.BaseRequest, response: web.Response) -> bool:
-    """Return whether the client already holds this very body, by the ETag it names."""
+    """Return whether the client has this body already, according to `If-None-Match`."""
     known = request.headers.get("If-None-Match")
     if _NO_CACHE.search(request.headers.get("Cache-Control", "")):
         return False
@@ -165,7 +165,7 @@ def _coding(accepted: str | None) -> str | None:
 
 
 def _quality(element: str) -> tuple[str, float]:
-    """Name and quality value of one element of a list such as `gzip;q=0.5, br`."""
+    """Return name and quality value of one element of a list such as `gzip;q=0.5, br`."""
     name, *parameters = element.replace(" ", "").split(";")
     given = next((text[2:] for text in parameters if text.startswith("q=")), "1")
     return name, float(given) if _QVALUE.fullmatch(given) else 1.0

@@ -20,7 +20,7 @@ Schema = Mapping[str, Any]
 Check = Callable[[Any, str, list[str]], None]
 """Adds to the list what is wrong with the value at the path."""
 
-_Rule = tuple[str, Callable[[Schema], Check]]  # a keyword, and what makes its check
+_Rule = tuple[str, Callable[[Schema], Check]]  # a keyword, and the function that makes its check
 
 _TYPES: dict[str, Callable[[Any], bool]] = {
     "object": lambda value: isinstance(value, dict),
@@ -203,7 +203,7 @@ _DATE_TIME = re.compile(
 
 
 def _uri_chars(more: str) -> str:
-    """Return an expression for the characters of URIs and `more`; it takes little memory for megabytes."""
+    """Return an expression for the characters of URIs and `more`; megabytes of them take little memory."""
     return rf"(?:[A-Za-z0-9._~!$&'()*+,;={more}-]++|%[0-9A-Fa-f]{{2}})*+"
 
 
@@ -255,12 +255,12 @@ def is_date_time(text: str) -> bool:
 def is_regex(text: str) -> bool:
     """Return whether a text is a regular expression of JavaScript, as far as Python can tell.
 
-    One that is too long for every schema is not read: that would take minutes.
+    A string that is too long for every schema is not parsed, which would take minutes: it counts as valid.
     """
     if len(text) > _LONGEST_REGEX:
         return True
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # odd expressions are the caller's business
+        warnings.simplefilter("ignore")  # warnings about odd expressions do not matter
         try:
             re.compile(_JS_GROUP.sub("(?P<", text))
         except (re.error, RecursionError, OverflowError):
@@ -269,13 +269,13 @@ def is_regex(text: str) -> bool:
 
 
 def is_hostname(text: str) -> bool:
-    """Return whether a text is labels of letters, digits and inner dashes, separated by dots."""
+    """Return whether a text consists of labels of letters, digits and inner dashes, separated by dots."""
     labels = text.removesuffix(".").split(".")
     return len(text) <= _LONGEST_HOSTNAME and all(map(_HOSTNAME_LABEL.fullmatch, labels))
 
 
 def is_address(text: str, version: int | None = None) -> bool:
-    """Return whether a text is an IP address, of some version."""
+    """Return whether a text is an IP address, of `version` if that is given."""
     try:
         found = ip_address(text)
     except ValueError:

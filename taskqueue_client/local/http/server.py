@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from taskqueue_client.local.page import Page
 
 _LONGEST_LINE = 16 * 1024
-"""Of a request line, and of one header, in bytes: the service's limit for all of them together."""
+"""The limit of the request line, and of each header, in bytes; in the service, of all of them together."""
 
 _ABSOLUTE_FORM = re.compile(r"https?://[^/?]*", re.IGNORECASE)
 """The part before the path in a request target that is a URL."""
@@ -43,7 +43,7 @@ _PORT = re.compile(r":[0-9]*$")
 _MISDIRECTED = 421
 _WRONG_HOST = "The Host header is not that of this local queue; use the root URL that it printed"
 _KEEP_ALIVE = 90.0  # after how many idle seconds a connection is closed
-_BACKLOG = 1024  # how many connections may wait to be accepted: as many long polls may come in at once
+_BACKLOG = 1024  # connections that may wait to be accepted, for many long polls at once
 
 _SHUTDOWN = 0.05
 """How many seconds requests under way are given when the server stops: all but long polls take less."""
@@ -68,7 +68,7 @@ _OF_THE_PROCESS: dict[str, Callable[[], web.Response]] = {
     "__heartbeat__": lambda: json_response(heartbeat(None)),
     "__lbheartbeat__": lambda: json_response(heartbeat(None)),
 }
-"""What the service's process says of itself: by the first segment of the path, to any method."""
+"""Responses about the service's process, to any method, by the first segment of the path."""
 
 _log = logging.getLogger(__name__)
 _requests = logging.getLogger("taskqueue_client.local.requests")
@@ -102,14 +102,14 @@ class Server:
     _socket: socket.socket | None = field(default=None, init=False)
 
     async def start(self, host: str, port: int) -> str:
-        """Listen on an address, and return its URL. Port 0 takes a free one."""
+        """Listen on an address, and return its URL. Port 0 chooses a free one."""
         listener = _Listener(self._respond, self._reject)
         self._runner = web.ServerRunner(listener, shutdown_timeout=_SHUTDOWN)
         await self._runner.setup()
         address = _addresses(host)[0]
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._socket = socket.create_server((address, port), family=family)
-        # asyncio would accept as many connections at a time, and log each failure when no file can be opened
+        # not _BACKLOG: asyncio would try so many accepts at a time, and log each one if no file can be opened
         await web.SockSite(self._runner, self._socket, backlog=1).start()
         self._socket.listen(_BACKLOG)
         taken: int = self._socket.getsockname()[1]
@@ -158,7 +158,7 @@ class Server:
             return self._reject(request, Refusal("InternalServerError", "Internal Server Error"))
 
     def _is_for_us(self, host: str) -> bool:
-        """Return whether `Host` is this queue's: foreign names may point here (DNS rebinding)."""
+        """Return whether `Host` names this queue: any other name may point here, too (DNS rebinding)."""
         own, name = self.own_host, _PORT.sub("", host).lower()
         return own is None or name in {"", "localhost", own.lower()} or is_address(name.strip("[]"))
 
@@ -195,12 +195,12 @@ class Server:
 
 
 async def _accept_no_more(listening: socket.socket) -> None:
-    """Stop accepting connections, after those that are being accepted.
+    """Stop accepting connections, and wait for those that are being accepted.
 
-    asyncio would leave them open, and forget them, if the server was closed first.
+    If the server was closed first, asyncio would leave these connections open, and never close them.
     """
     asyncio.get_running_loop().remove_reader(listening)
-    for _ in range(3):  # the protocol is made, is told of its connection, and is known to the runner
+    for _ in range(3):  # create the protocol, call its connection_made, and add it to the runner
         await asyncio.sleep(0)
 
 
@@ -243,7 +243,7 @@ class _Connection(RequestHandler):
         self._reject = server.reject
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Note the end of the connection; asyncio closes it afterwards."""
+        """Shut the socket down; asyncio closes it afterwards."""
         if self.transport is not None:
             _shut_down(self.transport.get_extra_info("socket"))
         super().connection_lost(exc)
@@ -285,7 +285,7 @@ def _make_request(
 
 
 def check_host(host: str, *, allow_remote: bool) -> None:
-    """Raise a ValueError for an address that other machines can reach, unless that is allowed."""
+    """Raise a ValueError for an address that other machines can reach, unless `allow_remote` is set."""
     addresses = _addresses(host)
     if not (allow_remote or all(ip_address(address).is_loopback for address in addresses)):
         remedy = "set allow_remote (--allow-remote), or use 127.0.0.1"

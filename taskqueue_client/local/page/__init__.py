@@ -1,6 +1,6 @@
 """A web page that shows what the local queue does, and lets a developer act on it.
 
-Here are its routes, its files, and who may use it.
+This module has its routes, its files, and the check of who may use it.
 
 `Access` lets in only a browser that was given the token, and only from the page itself. Cookies do not know
 ports: every server on this host name gets the page's cookie, and a page served by one of them counts as the
@@ -54,7 +54,7 @@ from .views import Feed, Views
 class Access:
     """Checks requests to the page.
 
-    Token and cookie are derived from `secret`: with the same one, both outlive a restart.
+    Token and cookie are derived from `secret`: with the same secret, both stay valid after a restart.
     """
 
     def __init__(self, secret: str, host: str) -> None:
@@ -70,7 +70,7 @@ class Access:
             refuse("InsufficientScopes", f"Host: {host!r} is not this queue; use the address it printed")
 
     def check_origin(self, request: web.BaseRequest) -> None:
-        """Refuse a request that another page makes; one that changes something has to name its origin."""
+        """Refuse a request of another page; a request that changes something must have an `Origin`."""
         origin = request.headers.get("Origin")
         is_read = request.method in {"GET", "HEAD"}
         if (origin is None and not is_read) or origin not in {None, f"http://{request.headers['Host']}"}:
@@ -119,7 +119,7 @@ def _split_host(request: web.BaseRequest) -> tuple[str, int | None]:
 _STATIC = files(__name__) / "static"  # which may be in a zip file
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _IDENTITY = Identity("page", ["*"], math.inf)
-"""The sender of each request of the page, whose cookie is checked."""
+"""The identity of the page's requests, after the check of the cookie."""
 
 _READ_BY_POST = {"tasks", "statuses"}
 
@@ -161,7 +161,7 @@ class Page:
         self._feed = Feed(core.clock, self._live_state)
         self._api = Api({"queue": core}, lambda _: _IDENTITY, faults.now, root_url)
         self._files = {path.name: _File.read(path) for path in _STATIC.iterdir() if _suffix(path) in _TYPES}
-        self._struck: dict[int, str] = {}  # by the id of a request that lives: requests have no hash
+        self._struck: dict[int, str] = {}  # kinds of faults, by the `id` of requests that still exist
         injector.on_strike = self._note_strike
         injector.on_change(self._feed.wake_from_any_thread)
         if isinstance(core.clock, MovableClock):
@@ -214,7 +214,7 @@ class Page:
         except (BrokenEscapeError, msgspec.DecodeError) as error:
             message = f"A part of the request cannot be decoded: {error}"
             return _json({"code": "InputError", "message": message}, 400)
-        except Exception:  # noqa: BLE001 - whatever goes wrong, its inside is for the log only
+        except Exception:  # noqa: BLE001 - details of a bug are for the log only
             _log.exception("page: %s %s failed", request.method, request.path)
             return _json({"code": "InternalServerError", "message": "See the log of the queue"}, 500)
 

@@ -29,8 +29,8 @@ from taskqueue_client.local.refusal import existing
 from taskqueue_client.local.times import SECOND, milliseconds
 
 _SHOWN = 200  # how many task queues, workers and groups an overview has
-_SAMPLES = 60
-_SAMPLE_SECONDS = 1.0  # the history of a task queue: so many samples, so far apart at least
+_SAMPLES = 60  # in the history of a task queue
+_SAMPLE_SECONDS = 1.0  # the shortest time between two samples
 _NAME_OF_TASK = "json_extract(CAST(definition AS TEXT), '$.metadata.name')"
 _STATE = "ifnull(json_extract(CAST(runs AS TEXT), '$[#-1].state'), 'unscheduled')"
 _IS_HELD = f"""
@@ -191,7 +191,7 @@ def _task(row: tuple[Any, ...]) -> dict[str, Any]:
 
 _KEPT = 1000  # how many messages, and how many requests, are kept for pages that are opened later
 _SHORTEST_PAUSE = 0.05  # seconds between two events of a stream: a page is updated 20 times a second at most
-_HEARTBEAT = 5.0  # after so many quiet seconds an event tells the page that the queue is there, and its time
+_HEARTBEAT = 5.0  # after so many seconds without changes, an event says that the queue is there, and its time
 _AFTER = re.compile(r"after=([0-9]{1,18})")
 _CLIENT_ID = re.compile(r'\bid="([^"]*)"')
 _BEWIT = re.compile(r"[?&]bewit=([\w-]+)")
@@ -249,7 +249,7 @@ class Feed:
         self.wake()
 
     def history(self) -> Entry:
-        """Return all that is recorded."""
+        """Return all recorded messages and requests."""
         return {"run": self._run, "messages": list(self._messages), "requests": list(self._requests)}
 
     def wake(self) -> None:
@@ -290,7 +290,7 @@ class Feed:
         return self._last
 
     def _event_after(self, last: int) -> Entry:
-        """Return the changes since an event; after a restart, `run` differs and old events are invalid."""
+        """Return the entries after the id `last`, and the state; a restarted queue has another `run`."""
         return {
             "run": self._run,
             "last": self._last,
@@ -301,7 +301,7 @@ class Feed:
 
 
 def _client_id(request: web.BaseRequest) -> str | None:
-    """Return the client id that a request claims to have; a status of 401 says that it does not."""
+    """Return the client id that a request claims to have; with a status of 401, that is not verified."""
     if found := _CLIENT_ID.search(request.headers.get("Authorization", "")):
         return found[1]
     if found := _BEWIT.search(request.raw_path):
@@ -310,7 +310,7 @@ def _client_id(request: web.BaseRequest) -> str | None:
 
 
 def _reason(response: web.StreamResponse) -> Entry:
-    """Return why a request was refused, and the scopes that its client lacks."""
+    """Return why a request was refused, and the scopes that its client lacks; `{}` if it succeeded."""
     if response.status < 400 or not isinstance(response, web.Response):  # noqa: PLR2004 - it is not an error
         return {}
     body = plain_body(response)

@@ -64,8 +64,8 @@ def artifact_directory(store_path: str) -> Generator[Path]:
     """Return the directory for the data of a store.
 
     It is `<file>.artifacts/` beside a store in a file, readable for its owner only. For a store in memory, it
-    is a temporary directory, which is locked while this process lives: other queues do not remove it. It gets
-    its name when it is locked: one with that name and without a lock was left by a killed queue.
+    is a temporary directory, which is locked while this process lives: other queues do not remove it. It is
+    renamed once it is locked: a directory with the final name and without a lock was left by a killed queue.
 
     Raises:
         OSError: The directory cannot be made.
@@ -107,6 +107,6 @@ def _locked(directory: str) -> Generator[None]:
 
 
 def _bucket(key: str) -> str:
-    """Return the bucket for an S3 artifact, by its name: what comes after task id and run id."""
+    """Return the bucket for an S3 artifact. It depends on the name, which follows task id and run id."""
     (_task_id, _run_id, name) = key.split("/", 2)
     return PUBLIC if name.startswith("public/") else PRIVATE

@@ -1,8 +1,8 @@
 """Bodies of artifacts: the bytes in files with random names, their metadata in a table.
 
-A body counts once its row is committed, and that is when an upload gets its response: killing the process
-loses no acknowledged body. Nothing is flushed to the disk itself, so a power cut can lose the last
-seconds (as with the rest of the store). Files without a row are removed at the next start.
+A body exists once its row is committed. An upload gets its response after that, so killing the process loses
+no acknowledged body. Nothing is flushed to the disk itself, so a power cut can lose the last seconds (as with
+the rest of the store). Files without a row are removed at the next start.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Body:
 
     @property
     def etag(self) -> str:
-        """The MD5 sum, as S3 has it; of large bodies, it would take most of the time of their upload."""
+        """The MD5 sum, as in S3; of a large body, whose upload the sum would slow down, a unique string."""
         return self.headers.get("ETag", f'"{self.path.name}-1"')
 
 
@@ -77,7 +77,7 @@ class BodyStore:
     async def receive(
         self, bucket: str, key: str, chunks: AsyncIterator[bytes], headers: Mapping[str, str], now: float
     ) -> Body:
-        """Store a body as it comes in, in place of the one before; after an error nothing is kept."""
+        """Store a body while it arrives; it replaces an earlier one, which stays after an error."""
         with self._new_file() as path:
             with path.open("wb") as file:
                 md5 = await _write_blocks(chunks, file)
@@ -85,7 +85,7 @@ class BodyStore:
             return self._keep(path, bucket, key, {**headers, **etag}, now)
 
     def save(self, bucket: str, key: str, data: bytes, headers: Mapping[str, str], now: float) -> Body:
-        """Store a small body at once, in place of the one before."""
+        """Store a small body, in place of an earlier one."""
         with self._new_file() as path:
             path.write_bytes(data)
             return self._keep(path, bucket, key, headers, now)
@@ -119,11 +119,11 @@ class BodyStore:
         return body
 
     def _remove_file(self, name: str) -> None:
-        with suppress(OSError):  # it is only in the way, and the next start tries again
+        with suppress(OSError):  # the file does no harm, and the next start removes it
             (self._directory / name).unlink()
 
     def _remove_leftovers(self) -> None:
-        """Remove what uploads left that a killed process had not finished."""
+        """Remove the files of uploads that a killed process had not finished."""
         in_use = {file for (file,) in self._store.rows("SELECT file FROM bodies")}
         for path in self._directory.iterdir():
             if _FILE_NAME.fullmatch(path.name) and path.name not in in_use:
@@ -131,9 +131,9 @@ class BodyStore:
 
 
 async def _write_blocks(chunks: AsyncIterator[bytes], file: BinaryIO) -> str | None:
-    """Write what comes in, some of it at a time, in a thread: the disk may be slow.
+    """Write the chunks as they arrive, in blocks, each in a thread: the disk may be slow.
 
-    Returns the MD5 sum in hex, unless there is more than `_MD5_LIMIT`.
+    Returns the MD5 sum in hex; None for more than `_MD5_LIMIT` bytes.
     """
     block: list[bytes] = []
     held = written = 0

@@ -132,13 +132,13 @@ PRIVATE = "private-bucket"
 OBJECTS = "object-bucket"
 
 GRACE_SECONDS = 10
-"""How much longer an upload URL works than the client is told."""
+"""How many seconds longer an upload URL works than the client is told."""
 
 _PREFIX = "/storage/"
 _STORED_HEADERS = ("Content-Type", "Content-Encoding", "Content-Disposition", "Cache-Control")
 _ISOLATED = {"Content-Security-Policy": "sandbox allow-scripts allow-popups allow-downloads"}
 """Keeps HTML and SVG from the origin of this server, where they could do all that the web page can."""
-_SHOWN_ALONE = "application/pdf"  # Chromium shows no PDF in a sandbox, and runs none in the origin
+_SHOWN_ALONE = "application/pdf"  # Chromium shows PDFs only without a sandbox; they cannot act in the origin
 _CORS = {"Access-Control-Allow-Origin": "*"}
 """Lets web pages of all origins read a response: the service configures its buckets so."""
 _METHODS_FOR_PAGES = ("GET", "PUT", "HEAD", "POST", "DELETE")
@@ -158,7 +158,7 @@ class Buckets:
     base_url: Callable[[], str]
 
     def put_url(self, bucket: str, key: str, seconds: int, headers: Mapping[str, str] = {}) -> str:
-        """Return a URL that takes a PUT for some `seconds`, and only with these `headers`."""
+        """Return a URL that accepts a PUT for some `seconds`, and only with these `headers`."""
         url = self.plain_url(bucket, key)
         return self.signer.sign("PUT", url, now=self.clock.now(), seconds=seconds, headers=headers)
 
@@ -262,7 +262,7 @@ class StoredBody(web.StreamResponse):
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         """Send headers and body."""
-        with self._stored.path.open("rb") as file:  # before the first await: it may be replaced then
+        with self._stored.path.open("rb") as file:  # before the first await: the body may be replaced then
             writer = await super().prepare(request)
             if self._span and request.method == "GET" and request.transport is not None:
                 loop = asyncio.get_running_loop()
@@ -364,7 +364,7 @@ def _is_newer(body: Body, date: str | None) -> bool | None:
 
 
 def _requested_range(request: web.BaseRequest, body: Body) -> range | None:
-    """Return the bytes a Range header requests; None is all of them, as for a header that cannot be read."""
+    """Return the bytes a Range header requests; None: all of them, also for an invalid header."""
     if "Range" not in request.headers or request.headers.get("If-Range", body.etag) != body.etag:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The object service: uploads that are agreed on, finished once, and downloaded with their hashes."""
+"""The object service: objects are uploaded by an agreed method, finished once, and immutable then."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class ObjectService:
 
     @endpoints.objects("PUT", "/upload/<name>", _UPLOAD, schema="create-upload-request", one_segment=True)
     def create_upload(self, caller: Caller, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Begin an upload, or go on with it on the same terms.
+        """Begin an upload, or continue one with the same terms.
 
         As in the service, characters of the data that are not base64 are ignored.
         """
@@ -124,7 +124,7 @@ class ObjectService:
 
     @endpoints.objects("PUT", "/start-download/<name>", _DOWNLOAD, schema="download-object-request")
     def start_download(self, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a URL to read an object from, by the method that suits the caller."""
+        """Return a URL to read an object from, by a download method that the caller accepts."""
         found = self._finished(name)
         accepted = body["acceptDownloadMethods"]
         if "getUrl" in accepted and "getUrl" in self._methods:
@@ -136,7 +136,7 @@ class ObjectService:
 
     @endpoints.objects("GET", "/metadata/<name>", _DOWNLOAD)
     def object(self, name: str) -> dict[str, Any]:
-        """Return what is known about an object."""
+        """Return project, expiry and hashes of an object."""
         found = self._finished(name)
         return {"projectId": found.project_id, "expires": times.text(found.expires), "hashes": found.hashes}
 
@@ -153,7 +153,7 @@ class ObjectService:
         return self._buckets.get_url(OBJECTS, found.name, _SIMPLE_SECONDS)
 
     def lock_upload(self, name: str, project_id: str, upload_id: str, expires_ms: int) -> None:
-        """Fix the terms of an upload, or check that they are those of the upload under way."""
+        """Record the terms of a new upload; refuse other terms than those of an upload in progress."""
         others = "SELECT 1 FROM objects WHERE upload_id = ? AND name != ?"
         if self._store.row(others, upload_id, name):
             conflict("Object already exists")
@@ -239,13 +239,13 @@ def _check_content_type(content_type: str) -> None:
 
 
 def _headers(content_type: str) -> dict[str, str]:
-    """Return the headers to store an object with: a browser saves a page, and does not show it."""
+    """Return the headers to store an object with; they make browsers save HTML pages, not show them."""
     is_page = media_type(content_type) == "text/html"
     return {"Content-Type": content_type} | ({"Content-Disposition": "attachment"} if is_page else {})
 
 
 def _as_texts(hashes: Mapping[str, Any]) -> dict[str, str]:
-    """Return the hashes as text: the service's database keeps those of unknown algorithms so, of any type."""
+    """Return the hashes as strings, which the service makes of values of any type for unknown algorithms."""
     if None in hashes.values():
         refuse("InputError", "a hash must not be null")
     return {
