@@ -151,7 +151,7 @@ def test_a_text_that_the_browser_does_not_copy_is_not_said_to_be_copied(
     with no_errors(page):
         page.evaluate(WITHOUT_CLIPBOARD)
         page.get_by_role("button", name="Copy JSON").click()
-        expect(page.get_by_text("The browser copies nothing")).to_be_visible()
+        expect(page.get_by_text("The browser does not let this page copy")).to_be_visible()
     expect(page.get_by_role("button", name="Copy JSON")).to_be_visible()
 
 
@@ -218,7 +218,7 @@ def test_faults_are_added_strike_and_are_removed(
         with Queue(local.root_url) as client:
             client.with_options(attempts=5).ping()
         expect(page.get_by_role("region", name="Hits").get_by_role("listitem")).to_have_count(3)
-        expect(waiting).to_contain_text("Nothing goes wrong on purpose")
+        expect(waiting).to_contain_text("No fault is waiting")
         picture(page, "faults", tmp_path)
         page.get_by_label("Status").fill("503")
         _dialog(page, "Add this fault")
@@ -233,7 +233,7 @@ def test_faults_are_added_strike_and_are_removed(
         expect(waiting).to_contain_text("queue.task")
         _dialog(page, "Remove")
         _confirm(page)
-        expect(waiting).to_contain_text("Nothing goes wrong on purpose")
+        expect(waiting).to_contain_text("No fault is waiting")
         assert local.faults.waiting() == []
     assert scenery.group
 
@@ -248,7 +248,7 @@ def test_faults_that_another_window_or_program_adds_or_removes_are_shown(
     waiting = page.get_by_role("region", name="Waiting faults")
     expect(waiting).to_contain_text("queue.claimWork")
     local.faults.clear()
-    expect(waiting).to_contain_text("Nothing goes wrong on purpose")
+    expect(waiting).to_contain_text("No fault is waiting")
     local.faults.add(faults.Drop("queue.task"))
     expect(waiting).to_contain_text("queue.task")
 

@@ -237,7 +237,7 @@ def test_a_queue_that_is_restarted_is_found_again(browser: Browser, tmp_path: Pa
         page.goto(local.page_url)
         expect(page.get_by_role("link", name="before")).to_be_visible()
         page.evaluate(REMEMBER_NOTICES)
-    expect(page.get_by_text("queue is away")).to_be_visible()
+    expect(page.get_by_text("disconnected")).to_be_visible()
     with LocalQueue(page=True, db=db, port=port) as local:
         expect(page.get_by_text("live", exact=True)).to_be_visible()
         page.evaluate(WAIT_FOR_NOTICE, "The queue was started again.")
@@ -267,7 +267,7 @@ def test_lists_of_a_restarted_queue_are_those_of_the_new_one(browser: Browser, t
         expect(page.locator(".entry")).to_have_count(2)
         page.locator(".entry").first.click()
         before = page.locator(".entry").last.inner_text()
-    expect(page.get_by_text("queue is away")).to_be_visible()
+    expect(page.get_by_text("disconnected")).to_be_visible()
     with LocalQueue(page=True, db=db, port=port) as local:
         expect(page.get_by_text("No message was published yet.")).to_be_visible()
         scenery = Scenery(local)

@@ -1,18 +1,18 @@
-// What the page does to the queue. Each action shows the same thing in Python and in a shell first.
+// The actions of the page. The dialog of an action shows the same call in Python and in a shell.
 import { copyButton, h, notice } from "./dom.js";
 import { api, now } from "./queue.js";
 import { PRIORITIES } from "./words.js";
 
-/** A text as Python and as a shell write it. */
+/** A value as a literal of Python, and quoted for a shell. */
 export const python = (value) => JSON.stringify(value);
 export const shell = (value) => (/^[\w@%+=:,./-]+$/.test(value) ? value : `'${String(value).replaceAll("'", "'\\''")}'`);
 
-/** Arguments of a command. Without the two hyphens, an identifier that begins with one would be an option. */
+/** Arguments of a command. Without `--`, an identifier that begins with a hyphen would be an option. */
 const operands = (...values) => (values.some((each) => each.startsWith("-")) ? ["--", ...values] : values).map(shell).join(" ");
 
 export const cancel = (taskId) => ({
   title: "Cancel the task",
-  about: "A task that is not resolved becomes an exception with the reason canceled. Its worker is told.",
+  about: "A task that is not resolved becomes an exception with the reason canceled. If it runs, its worker stops it.",
   python: () => `queue.cancel_task(${python(taskId)})`,
   shell: () => `taskqueue cancel ${operands(taskId)}`,
   run: () => api("POST", `task/${taskId}/cancel`),
@@ -22,7 +22,7 @@ export const cancel = (taskId) => ({
 
 export const rerun = (taskId) => ({
   title: "Run the task again",
-  about: "The task gets a new run, whatever became of it; its dependencies are not waited for.",
+  about: "A resolved or unscheduled task gets a new run at once, without waiting for its dependencies.",
   python: () => `queue.rerun_task(${python(taskId)})`,
   shell: () => `taskqueue rerun ${operands(taskId)}`,
   run: () => api("POST", `task/${taskId}/rerun`),
@@ -42,7 +42,7 @@ const priorityField = (value) => ({ name: "priority", label: "New priority", opt
 
 export const changePriority = (taskId, priority) => ({
   title: "Change the priority of the task",
-  about: "A task that was never resolved can change its place in the task queue. A running run goes on.",
+  about: "The priority decides when a pending run is claimed. Only tasks that were never resolved can change it.",
   fields: [priorityField(priority)],
   python: (values) => `queue.change_task_priority(${python(taskId)}, ${python(values.priority)})`,
   shell: (values) => `taskqueue priority ${operands(values.priority, taskId)}`,
@@ -79,7 +79,7 @@ export function quarantine({ taskQueueId, workerGroup, workerId, quarantineUntil
   const worker = `worker_group=${python(workerGroup)},\n    worker_id=${python(workerId)}`;
   return {
     title: quarantineUntil ? "Change or lift the quarantine" : "Quarantine the worker",
-    about: `${workerGroup}/${workerId} gets no tasks of ${taskQueueId} until then. Zero hours lift a quarantine.`,
+    about: `${workerGroup}/${workerId} gets no tasks of ${taskQueueId} for so many hours. Zero hours end a quarantine.`,
     fields: [
       { name: "hours", label: "Hours from now", type: "number", value: quarantineUntil ? "0" : "1", min: "0", step: "any" },
       { name: "reason", label: "Reason", value: "" },
@@ -96,7 +96,7 @@ export function quarantine({ taskQueueId, workerGroup, workerId, quarantineUntil
   };
 }
 
-/** What moves the clock and adds faults has no endpoint of the Queue: other processes use the admin routes. */
+/** An action on the clock or the faults. The Queue has no endpoints for it: other processes use the admin routes. */
 export function admin(title, about, pythonText, method, path, body, more = {}) {
   const data = body === undefined ? "" : ` --data ${shell(JSON.stringify(body))}`;
   return {
@@ -114,7 +114,7 @@ export function button(action, text, { after, disabled } = {}) {
   return h("button", { type: "button", class: action.danger ? "danger" : null, title: disabled || action.title, "aria-disabled": disabled ? "true" : null, onclick: () => disabled || open(action, after) }, text);
 }
 
-/** The same thing in Python and in a shell, to copy. */
+/** The call of an action in Python and in a shell, to copy. */
 export function code(action, values = {}) {
   return h("div.codes", null, ["python", "shell"].map((kind) => {
     const text = action[kind](values);

@@ -8,7 +8,7 @@ const FASTEST = 50; // ms between two drawings: 20 a second
 const RELOAD = 120; // ms between two readings of a view's data, if they are quick
 
 const VIEWS = {
-  __proto__: null, // an address may have the name of anything that objects inherit
+  __proto__: null, // an address may have the name of an inherited property
   "": () => overview,
   group: async () => (await import("./group.js")).group,
   task: async () => (await import("./task.js")).task,
@@ -30,10 +30,10 @@ const bar = document.getElementById("bar");
 let view = null;
 let shown = "";
 
-/** What a view may ask of the frame. */
+/** The functions of the frame that a view may call. */
 const frame = { draw: throttled(draw, () => FASTEST), reload: throttled(reload, () => Math.max(RELOAD, 4 * reading.took)) };
 const reading = { busy: false, again: false, took: 0 };
-const early = []; // events that came while the view was being loaded: they may be newer than what it got
+const early = []; // events that came while the view was being loaded: they may be newer than its data
 
 function throttled(act, pause) {
   let timer = null;
@@ -57,7 +57,7 @@ function decoded(part) {
   try {
     return decodeURIComponent(part);
   } catch {
-    return part; // an address that was misspelled
+    return part; // not valid percent-encoding
   }
 }
 
@@ -71,7 +71,7 @@ export function setQuery(changes) {
 }
 
 async function navigate() {
-  document.querySelector("dialog")?.close(); // what it asks about is not shown any more
+  document.querySelector("dialog")?.close(); // it belongs to the view that is being left
   if (location.hash.startsWith("#token=")) return start();
   const here = address();
   const name = here.parts[0] ?? "";
@@ -146,7 +146,7 @@ function drawLock() {
 
 function drawBar() {
   const name = address().parts[0] ?? "";
-  const words = { live: "live", away: "queue is away", connecting: "connecting", locked: "locked" };
+  const words = { live: "live", away: "disconnected", connecting: "connecting", locked: "locked" };
   const fresh = h(
     "header",
     { id: "bar" },
@@ -190,7 +190,7 @@ function receive(event) {
 }
 
 async function start() {
-  const entered = enter(); // the queue responds while the bar is drawn
+  const entered = enter(); // the bar is drawn while the queue responds
   drawBar();
   try {
     await entered;
@@ -207,7 +207,7 @@ applyTheme();
 listen(receive);
 addEventListener("hashchange", navigate);
 document.querySelector(".skip").onclick = (event) => {
-  event.preventDefault(); // the address is that of a view
+  event.preventDefault(); // the link would replace the address of the view
   main.focus();
 };
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => view?.themed?.());

@@ -85,7 +85,7 @@ export class VirtualList {
     this.observer.observe(this.root);
   }
 
-  /** Show so many rows; stay at the end if that is where the reader is. */
+  /** Show `count` rows; with `follow`, a list that is scrolled to its end stays there. */
   setCount(count, { follow = false } = {}) {
     const { scrollTop, clientHeight, scrollHeight } = this.root;
     const atEnd = scrollTop + clientHeight >= scrollHeight - 4;
@@ -131,7 +131,7 @@ export class VirtualList {
   }
 }
 
-/** Put an element that looks after itself into the place that a view made for it. */
+/** Put an element that draws itself into the placeholder of a view. */
 export function mount(root, name, element) {
   const place = root.querySelector(`[data-mount="${name}"]`);
   if (place && place.firstChild !== element) place.replaceChildren(element);
@@ -149,7 +149,7 @@ export function copyButton(text, label = "Copy") {
 }
 
 async function copy(text, button) {
-  if (!navigator.clipboard) return notice("The browser copies nothing from a page that another machine serves: select the text.", "error");
+  if (!navigator.clipboard) return notice("The browser does not let this page copy, as another machine serves it over HTTP: select the text.", "error");
   await navigator.clipboard.writeText(text);
   const before = button.textContent;
   button.textContent = "Copied";

@@ -1,4 +1,4 @@
-// A form for a new task. The SDK's own check runs on the server and its problems stand at the fields.
+// A form for a new task. The package's own check runs in the queue; its problems are shown at the fields.
 import { h, notice } from "./dom.js";
 import { api, now, own } from "./queue.js";
 import { PRIORITIES } from "./words.js";
@@ -10,7 +10,7 @@ const json = (value) => JSON.stringify(value ?? {}, null, 2);
 const words = (value) => value.split(/\s+/).filter(Boolean);
 const rows = (value) => value.split("\n").map((each) => each.trim()).filter(Boolean);
 
-// path in the definition, label, how it is shown, how it is read, and what the control is like
+// path in the definition, label, function to show the value, function to read it, options of the control
 const FIELDS = [
   ["metadata.name", "Name", text, String],
   ["taskQueueId", "Task queue", text, String],
@@ -23,7 +23,7 @@ const FIELDS = [
   ["expires", "Expires", text, String, { optional: true }],
   ["schedulerId", "Scheduler", text, String, { optional: true }],
   ["projectId", "Project", text, String, { optional: true }],
-  ["taskGroupId", "Task group", text, String, { optional: true, hint: "empty: a group of its own" }],
+  ["taskGroupId", "Task group", text, String, { optional: true, hint: "empty: a new group" }],
   ["requires", "Requires", text, String, { options: ["all-completed", "all-resolved"] }],
   ["dependencies", "Dependencies", lines, words, { rows: 2, optional: true, hint: "task ids, one a line" }],
   ["routes", "Routes", lines, rows, { rows: 2, optional: true, hint: "one a line" }],
@@ -49,7 +49,7 @@ function blank() {
   };
 }
 
-/** 22 characters as the Queue wants them: a random UUID, version 4, in base64 for URLs. */
+/** A new task id: a random UUID, version 4, in base64 for URLs. */
 function slugid() {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   bytes[6] = (bytes[6] & 0x0f) | 0x40;
@@ -83,7 +83,7 @@ export function editor(frame, here) {
     raw = JSON.stringify(definition, null, 2);
   }
 
-  /** The definition, and what cannot even be read. */
+  /** The definition, and the problems of values that cannot be parsed. */
   function read() {
     if (isRaw) {
       try {
@@ -158,7 +158,7 @@ export function editor(frame, here) {
     return h("div.field", { class: `field${full ? " full" : ""}`, "data-key": path }, h("label", { for: id }, label, hint && h("span.hint", null, ` · ${hint}`)), made, wrong.length ? h("p.problem", { id: `${id}-problem` }, wrong.map((each) => `${each.path === `$.${path}` ? "" : `${each.path}: `}${each.allowed}`).join("\n")) : null);
   }
 
-  /** What cannot be read stays as it was typed. */
+  /** Switch between form and JSON, unless something cannot be parsed: that stays as it was typed. */
   async function turn() {
     const { definition, broken } = read();
     if (!broken.length) {
@@ -169,7 +169,7 @@ export function editor(frame, here) {
     if (broken.length) focusProblem();
   }
 
-  /** The field may not be drawn with its problem yet. */
+  /** Focus the first field with a problem, even if the problem is not drawn yet. */
   function focusProblem() {
     const wrong = FIELDS.find(([path]) => problems.some((each) => covers(`$.${path}`, each.path)));
     document.getElementById(isRaw || !wrong ? "new-raw" : `new-${wrong[0]}`)?.focus();
@@ -212,7 +212,7 @@ export function editor(frame, here) {
   }
 }
 
-/** A definition as Python writes it. */
+/** A definition as a literal of Python. */
 function pythonLiteral(value, indent = "") {
   if (value === null) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";

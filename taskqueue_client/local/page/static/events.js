@@ -85,7 +85,7 @@ function eventList(frame, { title, kind, matches, row, details, filters, whenEmp
     },
   };
 
-  /** A queue that was started again counts from the beginning: what was listed is not its own. */
+  /** A restarted queue numbers its entries from 1 again: forget those of the queue before. */
   function begin(current) {
     if (run === current) return;
     run = current;

@@ -1,4 +1,4 @@
-// Faults on purpose, and the clock.
+// The view of the faults, and the dialog of the clock.
 import { h, morphChildren } from "./dom.js";
 import { clockKind, now, own, setClock } from "./queue.js";
 import { chip, clockTime, duration, time } from "./words.js";
@@ -28,7 +28,7 @@ function pythonFault({ kind, endpoint, ...rest }) {
 }
 
 function add(fault) {
-  return admin("Add the fault", "It waits for the next requests to this endpoint. Requests of this page are never struck.", pythonFault(fault), "POST", "faults", fault, { run: () => own("POST", "faults", fault), done: "The fault waits." });
+  return admin("Add the fault", "It waits for the next requests to this endpoint. Requests of this page are never struck.", pythonFault(fault), "POST", "faults", fault, { run: () => own("POST", "faults", fault), done: "The fault was added." });
 }
 
 export function faults(frame) {
@@ -39,7 +39,7 @@ export function faults(frame) {
 
   const custom = () => ({ kind: own_.kind, endpoint: own_.endpoint, times: Number(own_.times), ...(VALUES[own_.kind] ? { [VALUES[own_.kind][0]]: Number(own_.value) } : {}) });
   const remove = (fault) => ({
-    ...admin("Remove the fault", "The fault is forgotten before it strikes. The admin route forgets all faults.", "local.faults.clear()", "DELETE", "faults"),
+    ...admin("Remove the fault", "The fault is removed before it strikes again. The code below removes all faults.", "local.faults.clear()", "DELETE", "faults"),
     run: () => own("POST", "faults/remove", { fault }),
     done: "The fault was removed.",
   });
@@ -60,7 +60,7 @@ export function faults(frame) {
       h("div.columns", null,
         h("div.stack", { "data-key": "left" },
           h("section.panel", { "aria-label": "Waiting faults" }, h("header", null, h("h2", null, "Waiting", h("span.number", null, String(state.faults.length)))),
-            state.faults.length ? h("ul.links", { tabindex: "0", "aria-label": "Waiting faults" }, state.faults.map((each) => h("li", null, chip("exception", each.kind), h("code", null, each.endpoint), h("span.quiet", null, `${each.times} more`), button(remove(each), "Remove", { after: frame.reload })))) : h("p.quiet", null, "Nothing goes wrong on purpose.")),
+            state.faults.length ? h("ul.links", { tabindex: "0", "aria-label": "Waiting faults" }, state.faults.map((each) => h("li", null, chip("exception", each.kind), h("code", null, each.endpoint), h("span.quiet", null, `${each.times} more`), button(remove(each), "Remove", { after: frame.reload })))) : h("p.quiet", null, "No fault is waiting.")),
           h("section.panel", { "aria-label": "Hits" }, h("header", null, h("h2", null, "Hits", h("span.number", null, String(hits.length)))),
             hits.length ? h("ul.links", { tabindex: "0", "aria-label": "Requests that were struck" }, hits.slice(0, 100).map((each) => h("li", { "data-key": each.id }, time(each.time), chip("exception", each.fault), h("code", null, `${each.method} ${each.path}`), h("span.quiet", null, each.client ?? "anonymous")))) : h("p.quiet", null, "No request was struck yet."))),
         h("section.panel", { "aria-label": "Add a fault", "data-key": "right" }, h("header", null, h("h2", null, "Add a fault")),
@@ -105,7 +105,7 @@ export async function openClock(frame) {
   function to(name, text) {
     const moment = state.moments[name];
     const isAhead = moment !== null && moment > now();
-    return h("li", { "data-key": name }, h("button", { type: "button", "aria-disabled": isAhead ? null : "true", onclick: () => { if (!isAhead) return; amount = Math.ceil(moment - now()); act("advance", { to: moment }); } }, text), h("span.quiet", null, isAhead ? `${clockTime(moment)}, in ${duration(moment - now())}` : "there is none"));
+    return h("li", { "data-key": name }, h("button", { type: "button", "aria-disabled": isAhead ? null : "true", onclick: () => { if (!isAhead) return; amount = Math.ceil(moment - now()); act("advance", { to: moment }); } }, text), h("span.quiet", null, isAhead ? `${clockTime(moment)}, in ${duration(moment - now())}` : "none is planned"));
   }
 
   function draw() {

@@ -1,4 +1,4 @@
-// Where the tasks of a graph and the runs of a time line are. Only numbers in, only numbers out.
+// The positions of tasks in a graph, and of runs in a time line: numbers only, nothing is drawn.
 
 export const NODE = { width: 200, height: 44 };
 const GAP = { layer: 70, column: 14, row: 12 };
@@ -34,7 +34,7 @@ function intoLayers(nodes) {
   return layers.filter(Boolean);
 }
 
-/** Order each layer by the mean place of its neighbors, there and back, so that few edges cross. */
+/** Order each layer by the mean place of its neighbors, to the right and back, so that few edges cross. */
 function untangle(layers) {
   const number = (layer) => layer.forEach((node, index) => (node.rank = (index + 0.5) / layer.length));
   layers.forEach(number);
@@ -52,7 +52,7 @@ function mean(numbers) {
   return numbers.length ? numbers.reduce((sum, each) => sum + each, 0) / numbers.length : null;
 }
 
-/** A layer that is too high for the eye becomes a block of several columns. */
+/** Compute the places. A layer with too many tasks for one column becomes a block of several columns. */
 function place(layers, total) {
   const highest = Math.max(12, Math.ceil(Math.sqrt(total) * 1.4));
   const pitch = NODE.height + GAP.row;
@@ -79,7 +79,7 @@ function place(layers, total) {
   return { places, width: Math.max(0, x - GAP.layer), height: bottom };
 }
 
-/** Beside their dependencies, in order, without overlap. */
+/** The heights at which tasks are beside their dependencies, in order, without overlap. */
 function spread(layer, pitch) {
   const wishes = layer.map((node, index) => mean(node.parents.map((each) => each.y)) ?? (index - layer.length / 2) * pitch);
   const ys = [];

@@ -1,9 +1,9 @@
-// A log as it grows, in the colors that terminals know. Only the lines in sight exist.
+// A growing log, with the colors of terminals. Only the lines in sight are elements.
 import { h, VirtualList } from "./dom.js";
 import { artifact } from "./queue.js";
 import { setQuery } from "./app.js";
 
-// Colors; everything else that a terminal would act on is removed.
+// Escape sequences: colors, which are the first group, are shown; all others are removed.
 const ESCAPES = /\x1b\[([0-9;:]*)m|\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[PX^_][^\x1b]*\x1b\\|\x1b.?|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]/g;
 const PLAIN = Object.freeze({});
 const LONGEST = 20_000; // characters of a line that are shown
@@ -44,7 +44,7 @@ function changed(style, codes) {
   return Object.keys(next).length ? next : PLAIN;
 }
 
-/** One of 256 colors, or any color, as CSS writes it. */
+/** One of 256 colors, or an RGB color, as CSS; a number for the first 16 colors. */
 function extended(numbers) {
   if (numbers.shift() === 2) return `rgb(${numbers.splice(0, 3).map((each) => each & 255).join(" ")})`;
   const index = numbers.shift() & 255;
@@ -54,7 +54,7 @@ function extended(numbers) {
   return `rgb(${[Math.floor((index - 16) / 36), Math.floor((index - 16) / 6) % 6, (index - 16) % 6].map(step).join(" ")})`;
 }
 
-/** What a carriage return has overwritten, such as the steps of a progress bar, is left out. */
+/** A line without what carriage returns have overwritten, such as the steps of a progress bar. */
 function visible(raw) {
   let end = raw.length;
   while (raw[end - 1] === "\r") end--;
@@ -104,7 +104,7 @@ export class LogView {
     this.isClosed = true;
   }
 
-  /** Something has happened to the task: perhaps its log is longer now. */
+  /** Read what is new in the log; called after each event of the task. */
   async read() {
     this.isStale = true;
     if (this.isReading) return;
@@ -122,7 +122,7 @@ export class LogView {
   }
 
   async readRest() {
-    // from the last byte on: a part that begins at the end of a file is refused
+    // from the last known byte on: a range that begins at the end of a file is refused
     const isRest = this.bytes > 0 && !this.isCompressed;
     const response = await artifact(this.taskId, this.runId, this.name, { headers: isRest ? { Range: `bytes=${this.bytes - 1}-` } : {} });
     if (this.isClosed) return;
@@ -139,7 +139,7 @@ export class LogView {
     this.append(this.decoder.decode(bytes, { stream: true }));
   }
 
-  /** The log became shorter: it is another one. */
+  /** Read the whole log again: it became shorter, so it is another one. */
   startOver() {
     this.reset();
     this.isStale = true;
@@ -157,7 +157,7 @@ export class LogView {
     this.find(this.search);
     this.list.setCount(this.count, { follow: this.isFollowing });
     if (isFirst && this.line) this.list.scrollTo(this.line - 1);
-    else if (isFirst && this.search) this.step(0); // typed before the log came
+    else if (isFirst && this.search) this.step(0); // typed before the log was loaded
     else if (isFirst && this.isFollowing) this.root.scrollTop = this.root.scrollHeight;
     this.redraw();
   }

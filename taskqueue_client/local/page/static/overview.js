@@ -50,7 +50,7 @@ function count(number, state) {
   return h("span.count", { "data-state": number ? state : null }, String(number));
 }
 
-/** How many runs were pending (area) and claimed (line), as far as something happened. */
+/** The numbers of pending (area) and claimed (line) runs, when something happened. */
 function sparkline({ history, pending, claimed }) {
   const samples = [...history, [0, pending, claimed]];
   const top = Math.max(1, ...samples.flatMap(([, first, second]) => [first, second]));

@@ -52,12 +52,12 @@ async function json(response) {
   throw new QueueError(response.status, message);
 }
 
-/** Something that only the page asks for: `own("GET", "overview")`. */
+/** Call a route that only the page has: `own("GET", "overview")`. */
 export async function own(method, path, body) {
   return json(await send(method, `/page/${path}`, method === "GET" ? undefined : (body ?? {})));
 }
 
-/** An endpoint of the Queue: `api("POST", "task/…/cancel")`. */
+/** Call an endpoint of the Queue: `api("POST", "task/…/cancel")`. */
 export async function api(method, path, body) {
   return json(await send(method, `/page/api/queue/v1/${path}`, body ?? (method === "GET" ? undefined : {})));
 }
@@ -72,12 +72,12 @@ export async function artifact(taskId, runId, name, { method = "GET", headers } 
   return response;
 }
 
-/** Browsers would resolve the name `..` if it were a whole part of the path. */
+/** The URL of an artifact. Without `name=`, browsers would resolve an artifact's name `..`. */
 export function artifactUrl(taskId, runId, name) {
   return `/page/artifact/${taskId}/${runId}/name=${encodeURIComponent(name)}`;
 }
 
-/** Exchange the token in the address for a cookie, and forget it. */
+/** Exchange the token in the address for a cookie, and remove it from the address. */
 export async function enter() {
   const found = /^#token=([0-9a-f]+)$/.exec(location.hash);
   if (!found) return;
@@ -95,7 +95,7 @@ function lock() {
 let source = null;
 let pause = 500;
 
-/** Follow the stream, and connect again when the queue has been away. */
+/** Follow the stream; connect again after the connection was lost. */
 export function connect() {
   source?.close();
   if (document.hidden) return;
@@ -112,7 +112,7 @@ export function connect() {
   };
 }
 
-// A browser opens six connections to a server, for all its windows together: one that nobody sees gives its own back.
+// A browser opens six connections to a server, for all windows together: a hidden window closes its stream.
 document.addEventListener("visibilitychange", () => {
   if (link.state === "locked") return;
   if (link.state === "live") link.state = "connecting";

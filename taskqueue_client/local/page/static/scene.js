@@ -1,4 +1,4 @@
-// A drawing to move around in. Few things in sight are elements that can be focused; many are painted.
+// A drawing that can be moved and zoomed. Few items in sight are elements that can be focused; many are painted.
 import { h, morphChildren } from "./dom.js";
 
 const MOST_NODES = 250;
@@ -233,7 +233,7 @@ export class Scene {
   }
 }
 
-/** The page's colors for a canvas: a canvas cannot resolve `light-dark()`, which a `color` does. */
+/** The page's colors for a canvas, which cannot resolve `light-dark()`: its style `color` can. */
 function colorsFor(canvas) {
   const known = new Map();
   const resolve = (name) => {

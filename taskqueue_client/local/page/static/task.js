@@ -13,7 +13,7 @@ const IMAGES = new Set(["image/png", "image/jpeg", "image/gif", "image/webp", "i
 const ELSEWHERE = new Set(["reference", "error"]); // their content is not in the queue
 const LOGS = ["public/logs/live.log", "public/logs/live_backing.log", "live.log"];
 
-/** JSON on several lines. Its values stay as they are written: JavaScript rounds numbers and sorts keys. */
+/** JSON on several lines. Values stay as they are written: JavaScript would round numbers and sort keys. */
 function indented(json) {
   JSON.parse(json); // raises an error if it is not valid
   let depth = 0;
@@ -41,7 +41,7 @@ export function task(frame, here) {
   let dependencies = [];
   let dependents = [];
   let hasMoreDependents = false;
-  let isOutdated = true; // the definition: only its priority ever changes
+  let isOutdated = true; // whether to load the definition again: its priority may have changed
   let isRaw = false;
   let preview = null;
   let log = null;
@@ -86,7 +86,7 @@ export function task(frame, here) {
     return found;
   }
 
-  /** How large the artifacts are; only the storage knows. */
+  /** Ask the storage for the sizes of the artifacts. */
   async function measure() {
     const id = runId();
     for (const each of artifacts.slice(0, 100)) {
@@ -96,7 +96,7 @@ export function task(frame, here) {
         const response = await artifact(taskId, id, each.name, { method: "HEAD" });
         sizes.set(key, Number(response.headers.get("Content-Length")));
       } catch {
-        continue; // its upload is under way
+        continue; // its upload has not ended
       }
       frame.draw();
     }
@@ -206,7 +206,7 @@ export function task(frame, here) {
       h("div.title", null, h("h1", null, definition.metadata.name || "(no name)"), chip(state, last?.reasonResolved && last.reasonResolved !== state ? `${state}: ${last.reasonResolved}` : state),
         h("div.row-of", null,
           button(schedule(taskId), "Schedule", { disabled: state !== "unscheduled" && "Only an unscheduled task can be scheduled" }),
-          button(rerun(taskId), "Rerun", { disabled: ["pending", "running"].includes(state) && "The task has a run already" }),
+          button(rerun(taskId), "Rerun", { disabled: ["pending", "running"].includes(state) && "A run of the task is pending or running" }),
           button(changePriority(taskId, status.priority), "Priority"),
           h("a.button", { href: `#/new?from=${taskId}` }, "Edit a copy"),
           button(cancel(taskId), "Cancel", { disabled: !isOpen && "The task is resolved" }))),
@@ -272,7 +272,7 @@ export function task(frame, here) {
     return h("div.columns", { "data-key": "artifacts" },
       h("section.panel", { "aria-label": "Artifacts" }, h("header", null, h("h2", null, "Artifacts"), runChoice("artifacts")), artifacts.length ? h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Artifacts, table" }, artifactTable()) : h("p.quiet", null, "This run has no artifacts.")),
       preview && h("section.panel.preview", { "aria-label": "Preview", "data-key": preview.name }, h("header", null, h("h2", null, preview.name)),
-        preview.image ? h("img", { src: preview.image, alt: `The image ${preview.name}` }) : preview.url !== undefined ? h("p", null, "It is elsewhere: ", /^https?:\/\//.test(preview.url) ? h("a", { href: preview.url, rel: "noopener noreferrer", target: "_blank" }, preview.url) : h("code", null, String(preview.url))) : h("pre.text", { tabindex: "0" }, preview.text)));
+        preview.image ? h("img", { src: preview.image, alt: `The image ${preview.name}` }) : preview.url !== undefined ? h("p", null, "The content is elsewhere: ", /^https?:\/\//.test(preview.url) ? h("a", { href: preview.url, rel: "noopener noreferrer", target: "_blank" }, preview.url) : h("code", null, String(preview.url))) : h("pre.text", { tabindex: "0" }, preview.text)));
   }
 
   function artifactLink(name) {

@@ -37,7 +37,7 @@ function both(value, large, name, small, smallName) {
 
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-// Not by Intl.DateTimeFormat: the first one takes the browser 20 to 50 ms, before the first view is there.
+// Not by Intl.DateTimeFormat: the first one takes 20 to 50 ms, which would delay the first view.
 function dayOf(date) {
   return `${date.getDate()} ${MONTHS[date.getMonth()]} ${date.getFullYear()}`;
 }
@@ -100,7 +100,7 @@ export function progress(states) {
   );
 }
 
-/** The problem with a page that cannot show what its address asks for. */
+/** The error of a view that could not be loaded. */
 export function failure(error) {
   return h("section.empty", null, h("h1", null, error.status === 404 ? "Not found" : "This did not work"), h("p", null, error.message), h("p", null, h("a", { href: "#/" }, "Go to the overview")));
 }
