@@ -1,1 +1,1 @@
-"""Side by side with the peers and with the bare transport: `make benchmarks` runs all of them."""
+"""Benchmarks beside similar packages and bare transports: `make benchmarks` runs all of them."""

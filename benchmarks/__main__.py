@@ -1,7 +1,7 @@
 """All benchmarks as one table: `python -m benchmarks`, or parts of it: `python -m benchmarks sync local`.
 
-Each part runs in a separate process. One that fails or takes too long is printed as failed, and the others
-go on. The figures are kept in `docs/benchmarks`, where a run of some parts replaces theirs alone.
+Each part runs in a separate process. If it fails or takes too long, it is printed as failed, and the others
+still run. The figures are kept in `docs/benchmarks`; a run of some parts replaces only the figures of these.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _rows_of(process: subprocess.Popen[str], limit: float) -> tuple[list[Row], s
     assert process.stdout is not None
     timer = Timer(
         limit, partial(os.killpg, process.pid, signal.SIGKILL)
-    )  # with the servers that it has started
+    )  # kills the servers of the part, too
     timer.start()
     rows: list[Row] = []
     for line in process.stdout:

@@ -1,8 +1,8 @@
 """Uploads and downloads of artifacts, side by side with curl, the official package and scriptworker.
 
 All talk to the same canned sink, which discards uploads inside the kernel. Files lie in memory where the
-system has such a folder, so that the disk is not what is measured. Memory, and how long the event loop
-stands still, are those of a fresh process.
+system has such a folder, so that the disk is not what is measured. Memory and pauses of the event loop are
+measured in a fresh process.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from taskqueue_client.artifacts.sources import BLOCK, Source, open_source
 SIZE = 1024**3
 MANY = 1000
 SMALLER = 4
-"""Of the generated sets, a quarter is compressed or uploaded where the whole takes long."""
+"""Inputs that take long are so many times smaller in the generated sets."""
 
 CURL = ("curl", "-sS", "-f")
 
@@ -86,7 +86,7 @@ def official_object_upload(root_url: str, file: Path) -> Callable[[], None]:
 
 @contextmanager
 def scriptworkers(root_url: str, folder: Path) -> Generator[Callable[[list[str]], None], None, None]:
-    """`upload_artifacts`, which compresses (the file itself) if need be, and calls `create_artifact`."""
+    """Yield scriptworker's `upload_artifacts`, which compresses files in place."""
     with asyncio.Runner() as runner:
         session = runner.run(_session())
         options = {"rootUrl": root_url, "credentials": OFFICIAL}
@@ -114,7 +114,7 @@ def small_artifacts() -> Iterator[Row]:
 
 
 def _small_beside_scriptworker(inputs: Inputs) -> tuple[float, float]:
-    """The speed of both clients; the generated sets have fewer artifacts, as more take too long."""
+    """Return the speeds of both clients; the generated sets have fewer artifacts, as more take too long."""
     with folder_in_memory(3 * SIZE) as folder, running() as root:
         many = folder / "many"
         many.mkdir()
@@ -136,7 +136,7 @@ def _small_beside_scriptworker(inputs: Inputs) -> tuple[float, float]:
 
 
 def _copy(folder: Path) -> Path:
-    """scriptworker compresses the files themselves."""
+    """Return a copy of the folder: scriptworker compresses the files in place."""
     return Path(shutil.copytree(folder, tempfile.mkdtemp(dir=folder.parent), dirs_exist_ok=True))
 
 
@@ -153,7 +153,7 @@ def gzip() -> Iterator[Row]:
 
 
 def _beside_gzip(inputs: Inputs) -> float:
-    """The texts of the generated sets are shorter, as long ones take too long."""
+    """Return the speed of gzip; the texts of the generated sets are shorter, as long ones take too long."""
     with folder_in_memory(3 * SIZE) as folder:
         large = folder / "log"
         write_log(large, TEXT_SIZES[2] // (SMALLER if inputs.seed else 1), inputs)
@@ -194,7 +194,7 @@ def _large_rows(root: str, folder: Path, ours: Callable[[str], object]) -> Itera
 
 
 def large_over_tls() -> Iterator[Row]:
-    """The same over HTTPS, and the memory of a fresh process that does it."""
+    """Transfers of large files over HTTPS, and the memory of a fresh process that makes one."""
     with folder_in_memory(3 * SIZE) as folder, certificate_and_bundle() as (certificate, bundle):
         large = folder / "large"
         write_large(large)
@@ -211,7 +211,7 @@ def large_over_tls() -> Iterator[Row]:
 def _rows_over_tls(
     root: str, certificate: Path, folder: Path, ours: Callable[[str], object]
 ) -> Iterator[Row]:
-    """curl trusts the one certificate, as a process that begins with a whole bundle takes longer."""
+    """curl gets only the certificate of the server: loading a whole bundle would add to its time."""
     curl = (*CURL, "--cacert", certificate)
     ratio = compare(lambda: ours("s3"), run(*curl, "-T", folder / "large", f"{root}/put/curl"))
     yield at_most("1 GiB up by S3 PUT, https, time", "curl -T", ratio, 0.9)
@@ -221,7 +221,7 @@ def _rows_over_tls(
 
 
 def floors() -> Iterator[Row]:
-    """The least time of hashed transfers beside curl's, which does not hash."""
+    """The least possible time of transfers with hashes, as multiples of curl's time without hashes."""
     with folder_in_memory(3 * SIZE) as folder, certificate_and_bundle() as (certificate, _):
         large, downloaded = folder / "large", folder / "downloaded"
         write_large(large)
@@ -243,13 +243,13 @@ def _floor(
     *transfer: str | Path,
     before: Callable[[], object] = lambda: None,
 ) -> float:
-    """The processor time of curl, of the server and of a hash, if all cores share it, against curl's time.
+    """Return the processor time of curl, server and hash, shared by all cores, as a multiple of curl's time.
 
-    A hash uses one core, so that its time is a floor, too.
+    A hash uses one core, so its time alone is a floor, too.
     """
 
     def hashing() -> None:
-        """Reading the content is the client's work."""
+        """Hash as many bytes, without reading them: curl's processor time includes that."""
         hasher, block = hashlib.sha256(), bytes(BLOCK)
         for _ in range(SIZE // BLOCK):
             hasher.update(block)
@@ -275,11 +275,11 @@ def _of_children() -> float:
 
 
 def same_memory(folder: Path) -> None:
-    """Let both find as many pages in memory as they need.
+    """Make enough free pages of memory available before each download.
 
-    A virtual machine gives pages back to its host when they are free for a while, and getting them again
-    takes longer than the download. curl writes to the pages that its last file has just freed; ours is a
-    new file beside the old one.
+    A virtual machine gives pages that are free for a while back to its host, and getting them again takes
+    longer than the download. curl would write to the pages that its previous file has just freed; our client
+    writes a new file beside the previous one.
     """
     (folder / "downloaded").unlink(missing_ok=True)
     pages = folder / "pages"

@@ -188,7 +188,7 @@ def _status(task_id: str, queue: str, scheduler: str, group: str, runs: list[dic
 
 
 def application(path: str) -> web.Application:
-    """The server; `path` is its database."""
+    """Return the server; `path` is its database."""
     queue, app = BareQueue(path), web.Application(client_max_size=2**25)
     app.on_cleanup.append(queue.close)
     app.router.add_put("/api/queue/v1/task/{task_id}", queue.create)
@@ -199,7 +199,7 @@ def application(path: str) -> web.Application:
 
 @contextmanager
 def bare_queue() -> Generator[tuple[str, int]]:
-    """The root URL of a bare queue in a separate process, which has its database in memory, and the PID."""
+    """Yield URL and process id of a bare queue in a separate process, with its database in memory."""
     command = [sys.executable, "-m", "benchmarks.bare_queue"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -1,6 +1,6 @@
 """A server in a separate process that sends the same response to everybody, as quickly as Python can.
 
-It must not be the bottleneck: it parses no more of a request than where it ends.
+It must not be the bottleneck: of a request, it only looks for the end.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ async def serve(certificate: str | None) -> None:
 
 @contextmanager
 def canned_server(certificate: Path | None = None) -> Generator[str]:
-    """The root URL of a canned server, over TLS where a certificate is given."""
+    """Yield the root URL of a canned server; it uses TLS if a certificate is given."""
     command = [sys.executable, "-m", "benchmarks.canned", *([str(certificate)] if certificate else [])]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -89,7 +89,7 @@ def canned_server(certificate: Path | None = None) -> Generator[str]:
 
 @contextmanager
 def certificate_and_bundle() -> Generator[tuple[Path, Path]]:
-    """A certificate for localhost, and a bundle of all real authorities that trusts it too."""
+    """Yield a key and certificate for localhost, and a bundle of it and all real authorities."""
     with tempfile.TemporaryDirectory() as folder:
         made, bundle = Path(folder, "localhost.pem"), Path(folder, "bundle.pem")
         request = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"

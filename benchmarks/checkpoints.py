@@ -65,7 +65,7 @@ class Writing(WorkerLoop):
 
     Attributes:
         file: The file.
-        seconds: How long that takes.
+        seconds: How long the command writes.
         written: When the handler ended.
     """
 
@@ -79,7 +79,7 @@ class Writing(WorkerLoop):
 
 
 def cost(file: Path, interval: float, faster: float = FASTER) -> Cost:
-    """Return the cost of a run in a fresh process, where time passes so many times faster."""
+    """Return the cost of a run in a fresh process, in which all times are `faster` times shorter."""
     with running() as storage, canned_queue(storage=storage) as root_url:
         arguments = [root_url, str(file), str(interval), str(faster)]
         command = [sys.executable, "-m", "benchmarks.checkpoints", *arguments]
@@ -105,7 +105,7 @@ def rows() -> Iterator[Row]:
 
 
 def run(root_url: str, file: str, interval: str, faster: str) -> None:
-    """Be the worker of one run, and print its processor time and the time after its handler."""
+    """Run a worker for one run; print its processor time, and the time from the handler's end."""
     log_checkpoints.PACE *= float(faster)
     earliest, latest = log_checkpoints.FIRST_BETWEEN
     log_checkpoints.FIRST_BETWEEN = earliest / float(faster), latest / float(faster)

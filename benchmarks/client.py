@@ -38,7 +38,7 @@ TASK = "Y9IplizWTj-eOJfHEC71Rw"
 CREDENTIALS = Credentials("benchmark/client", "a-token-of-some-forty-characters-length-abc")
 CALLS = 250
 FEW = 10
-"""Calls of a client that takes much longer for each."""
+"""Calls in a round of the official client, each of which takes much longer."""
 
 AT_ONCE = 16
 BATCHES = 20
@@ -198,7 +198,7 @@ def _least(
 
 
 async def _compared(ours: Ask, bare: Ask, official: Ask, least: Ask) -> tuple[float, float, float, float]:
-    """Our time and the least by bare aiohttp's; the official client's time by ours and by the least."""
+    """Return ratios of times: ours/bare, official/ours, least/bare, official/least."""
     return (
         await _compare_async(ours, bare),
         await _compare_async(official, ours),
@@ -214,7 +214,7 @@ async def _compare_async(ours: Ask, theirs: Ask, rounds: int = ROUNDS) -> float:
 
 
 async def _batches(work: Ask) -> float:
-    """Seconds that AT_ONCE workers take for their calls, one after the other each."""
+    """Return the seconds in which each of AT_ONCE workers makes its calls, one after the other."""
     loop = asyncio.get_running_loop()
 
     async def worker() -> None:
@@ -278,7 +278,7 @@ def imports() -> Iterator[Row]:
         package, _, name = what.rpartition(".")
         ours = f"from {package} import {name}"
         theirs = f"import {module}"
-        _import_time(ours)  # compiles
+        _import_time(ours)  # compiles the byte code
         more = statistics.median(_import_time(ours) - _import_time(theirs) for _ in range(9)) * 1000
         yield at_most(f"import {name}, ms more", f"import {module}", more, limit)
     program = str(Path(sys.executable).with_name("taskqueue"))
@@ -290,7 +290,7 @@ def imports() -> Iterator[Row]:
 
 
 def _import_time(statement: str) -> float:
-    """From byte code, as an installed package is imported: pip has compiled that of the others."""
+    """Return the time of an import from byte code: pip has compiled that of installed packages."""
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return seconds(lambda: subprocess.run([sys.executable, "-c", statement], check=True, env=environ))
 

@@ -33,7 +33,7 @@ NOW = "2026-11-21T10:13:18.865Z"
 
 
 def message(worker_type: str) -> tuple[str, bytes]:
-    """A routing key and a body as the Queue sends them for a task of one run."""
+    """Return a routing key and a body as the Queue sends them for a task with one run."""
     task_id = slugid()
     run = {
         "runId": 0,
@@ -130,13 +130,13 @@ async def with_aio_pika(worker_type: str, fill: Callable[[], Awaitable[None]], c
 
 
 def resident() -> int:
-    """This process's memory, in bytes."""
+    """Return the resident memory of this process, in bytes."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 async def compare() -> float:
-    """The listener's time as a multiple of aio-pika's."""
+    """Return the listener's time as a multiple of aio-pika's."""
     await publish("none", 0)  # declares the exchange
     ratios: list[float] = []
     for _ in range(ROUNDS):
@@ -151,7 +151,7 @@ _WAYS = (with_listener, with_aio_pika)
 
 
 async def memory() -> float:
-    """Read ten tenths, filled one after the other, over one listener; how many MB more the last one took."""
+    """Return how many MB the process grew from the 2nd to the 10th batch of messages of one listener."""
     settings = events.PulseSettings.from_url(URL)
     worker_type = f"w{slugid()}"
     bindings = [events.task_completed(task_queue_id=f"benchmark/{worker_type}")]

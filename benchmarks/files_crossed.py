@@ -26,14 +26,14 @@ IDENTITY: dict[str, Any] = {"task_queue_id": "prov/wt", "worker_group": "wg", "w
 
 
 class Crossed(NamedTuple):
-    """The files, in the order of their first call, and how often two calls in a row are of two files."""
+    """The files, in the order of their first call, and how often the next call is in another file."""
 
     files: list[str]
     changes: Counter[tuple[str, str]]
 
 
 class Trace:
-    """Counts the files that functions are called in, in each thread by itself, from `begin` to `end`.
+    """Counts the files whose functions are called from `begin` to `end`, separately for each thread.
 
     Threads that exist before `start` are not traced.
     """

@@ -21,7 +21,7 @@ from taskqueue_client.definitions import TaskDefinition, task_definition
 
 PENDING = (100, 1_000, 10_000, 100_000, 1_000_000)
 QUEUES = 50
-"""Task queues that the pending tasks are in, and claims that are measured."""
+"""The number of task queues with the pending tasks, and of measured claims: one in each."""
 
 
 def calls_by_threads() -> Iterator[Row]:
@@ -77,7 +77,7 @@ def _claim_cost(file: Path, names: list[str], pending: int) -> float:
 
 
 def _fill(file: Path, pending: int) -> None:
-    """Copy pending tasks until there are so many. The API makes 1,000 a second, which would take too long."""
+    """Copy pending tasks until there are `pending`. The API, with 1,000 a second, would take too long."""
     with sqlite3.connect(file) as database:
         database.execute("PRAGMA synchronous = OFF")
         (there,) = database.execute("SELECT count(*) FROM pending").fetchone()
@@ -95,7 +95,7 @@ def _fill(file: Path, pending: int) -> None:
 
 
 def _copy(database: sqlite3.Connection, table: str, own: str) -> None:
-    """Copy rows of tasks that are pending in turn, with a new task id; `own` is what else differs."""
+    """Copy rows of tasks that are pending in turn, with a new task id; `own` is the other new column."""
     columns = [name for _, name, *_ in database.execute(f"PRAGMA table_info({table})")]
     values = {"task_id": "copy", own: "copy" if own == "sort_key" else "NULL"}
     chosen = ", ".join(values.get(name, f"original.{name}") for name in columns)

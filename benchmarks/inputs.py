@@ -1,4 +1,4 @@
-"""The inputs of all benchmarks: what a deployment in use has, and two sets that nobody tuned for.
+"""The inputs of all benchmarks: a set as in real deployments, and two random sets that nobody tuned for.
 
 A figure is the worst of the sets. The first set is fixed: definitions of 2.5 kB with 4 dependencies, 8 scopes
 and 2 routes, claims of 5 kB, text artifacts. The other two are generated from seeds, which differ from run to
@@ -29,10 +29,10 @@ _WORDS = ["build", "test", "fetch", "linux", "windows", "opt", "debug", "lint", 
 
 @dataclass(frozen=True)
 class Inputs:
-    """One set of inputs. Every definition and claim it makes is another one, so that no cache helps.
+    """A set of inputs. All its definitions and claims are different, so that no cache helps.
 
     Attributes:
-        seed: What it is generated from; 0 is the fixed set.
+        seed: The seed that the set is generated from; 0: the fixed set.
     """
 
     seed: int

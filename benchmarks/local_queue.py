@@ -1,4 +1,4 @@
-"""The local queue in a separate process, asked by one client."""
+"""The local queue in a separate process, called by one client."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def definition(task_queue_id: str = "prov/wt") -> TaskDefinition:
 
 
 def definitions(inputs: Inputs) -> Iterator[TaskDefinition]:
-    """Task definitions without dependencies, for ever: the tasks that these name would have to exist."""
+    """Yield definitions for ever, without dependencies, because the tasks that these name do not exist."""
     made = inputs.definitions(1000, dependencies=0)
     return cycle({**each, "taskQueueId": "prov/wt"} for each in made)
 
@@ -55,7 +55,7 @@ _DEFINITIONS = definitions(Inputs(0))
 
 @contextmanager
 def local_queue(*arguments: str) -> Generator[tuple[Queue, psutil.Process]]:
-    """A client of a local queue, and the process that it runs in."""
+    """Yield a client of a local queue, and the queue's process."""
     command = [str(Path(sys.executable).with_name("taskqueue")), "local", "--json", "--no-page", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
@@ -69,7 +69,7 @@ def local_queue(*arguments: str) -> Generator[tuple[Queue, psutil.Process]]:
 
 
 def per_second(work: Callable[[], object], times: int) -> float:
-    """How often a second `work` can be done: the best of several tries, as `timeit` has it."""
+    """Return how often a second `work` can be done: the best of several tries, as in `timeit`."""
 
     def repeated() -> None:
         for _ in range(times):
@@ -122,7 +122,7 @@ class Rates(NamedTuple):
 
 
 def rates_of(inputs: Inputs) -> Rates:
-    """How often a second a client does each of them."""
+    """Return how many calls of each kind a client makes in a second."""
     made = definitions(inputs)
     with local_queue() as (queue, _):
         created = per_second(lambda: queue.create_task(slugid(), next(made)), 300)
@@ -145,7 +145,7 @@ def beside_bare_server() -> Iterator[Row]:
 
 
 class Beside(NamedTuple):
-    """Multiples of what the bare server takes."""
+    """Multiples of the times of the bare server."""
 
     time: float
     of_server: float

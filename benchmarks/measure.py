@@ -29,7 +29,7 @@ class Row:
         against: What it was compared with.
         now: The figure, mostly a ratio of medians.
         goal: What the figure should be.
-        reached: Whether it is.
+        reached: Whether the goal is reached.
         before: What the figure was before the work on speed began; None: not known.
         points: For a plot of how a cost grows: numbers, and the cost at each of them.
     """
@@ -65,7 +65,7 @@ def compare(
         ours: The one candidate.
         theirs: The other one.
         rounds: The number of pairs.
-        before: Called before each of them; takes no part in the time.
+        before: Called before each run of a candidate; not measured.
         measure: Returns what a candidate takes; by default `seconds`.
     """
 
@@ -120,7 +120,7 @@ def at_least(what: str, against: str, now: float, limit: float, before: float | 
 
 
 def possible(what: str, against: str, now: float) -> Row:
-    """A row that shows the floor: what the same library does with the least code."""
+    """A row without a goal that shows the floor: the figure of the same library with the least code."""
     return Row(what, against, now, "", reached=True)
 
 
@@ -129,9 +129,9 @@ def growth(what: str, of: str, points: Iterable[tuple[float, float]], limit: flo
 
     Args:
         what: The cost and its unit.
-        of: What there is more and more of.
+        of: The number that grows.
         points: Numbers, and the cost at each of them.
-        limit: The largest slope that is good.
+        limit: The largest slope that reaches the goal.
     """
     found = tuple(points)
     slope = _slope([(math.log10(x), math.log10(y)) for x, y in found])

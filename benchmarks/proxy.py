@@ -1,7 +1,7 @@
 """Calls through a task's proxy, against the same calls signed and sent by the client itself.
 
-Caller and server are other processes, as a task's commands are. The floor is a proxy of aiohttp's server and
-client with the least code: it passes a request on without its headers, and signs nothing.
+Caller and server are separate processes, as a task's commands are. The floor is a proxy of aiohttp's server
+and client with the least code: it passes a request on without its headers, and signs nothing.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ async def calls_per_second(proxy_url: str) -> float:
 
 
 def call(root_url: str, *proxy_urls: str) -> None:
-    """Be the caller, and print milliseconds and calls per second for each proxy; they take turns."""
+    """Make the calls, and print milliseconds and calls per second for each proxy; they take turns."""
     added = [[added_milliseconds(each, root_url) for each in proxy_urls] for _ in range(ROUNDS)]
     rates = [[asyncio.run(calls_per_second(each)) for each in proxy_urls] for _ in range(ROUNDS)]
     print(json.dumps([[*map(statistics.median, zip(*figures, strict=True))] for figures in (added, rates)]))

@@ -30,7 +30,7 @@ _CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
 _EXPECTS = re.compile(rb"\r\nexpect: *100-continue", re.IGNORECASE)
 _DISCARD = bytearray(4 << 20)
 _SMALL = 64 << 10
-"""Bytes of a body whose MD5 sum is its ETag, as on S3; larger ones are discarded unread."""
+"""The largest body, in bytes, whose ETag is its MD5 sum, as on S3; larger ones are discarded unread."""
 
 
 class Request(NamedTuple):
@@ -51,7 +51,7 @@ class Connection:
         self._sending: tuple[int, int] | None = None
 
     def ready(self) -> bool:
-        """Do what can be done without waiting; False when the client has hung up."""
+        """Do what can be done without waiting; return False if the client has disconnected."""
         try:
             return self._send_file() if self._sending else self._receive()
         except BlockingIOError:
@@ -96,7 +96,7 @@ class Connection:
         return self._route(Request(method.decode(), path.decode(), rest))
 
     def _end_of_chunks(self) -> bool:
-        """Chunks are not counted: the last one is looked for, and is empty."""
+        """Look for the last chunk, which is empty; the others are not parsed."""
         if not self._head.endswith(b"\r\n0\r\n\r\n"):
             self._head = self._head[-16:]
             return True
@@ -162,7 +162,7 @@ class Sink:
     """Listens on a free port of the loopback interface.
 
     Args:
-        file: What downloads give.
+        file: The content of downloads.
     """
 
     def __init__(self, file: Path | None) -> None:
@@ -253,14 +253,14 @@ class Sink:
 
 @contextmanager
 def running(file: Path | None = None) -> Generator[str, None, None]:
-    """A sink in a separate process; gives its root URL."""
+    """Run a sink in a separate process; yield its root URL."""
     with port_of("benchmarks.sink", *([file] if file else [])) as port:
         yield f"http://127.0.0.1:{port}"
 
 
 @contextmanager
 def port_of(module: str, *arguments: Path) -> Generator[int, None, None]:
-    """The port that a module run in a separate process prints first; the process ends with the block."""
+    """Run a module in a separate process until the block ends; yield the port that it prints first."""
     command = [sys.executable, "-m", module, *map(str, arguments)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -1,7 +1,7 @@
 """The canned deployment of `benchmarks.sink` over TLS, with a thread for each connection.
 
-TLS keeps bodies from being discarded or sent inside the kernel, so that the server costs more than over HTTP:
-that is the same for curl and for the clients.
+With TLS, the kernel can neither discard nor send bodies, so the server costs more than over HTTP, for curl
+and for the clients alike.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TlsSink(Sink):
     """See `Sink`.
 
     Args:
-        file: What downloads give.
+        file: The content of downloads.
         certificate: A file with the key and certificate of `localhost`.
     """
 
@@ -65,7 +65,7 @@ class TlsSink(Sink):
         with (
             suppress(OSError),
             self._tls.wrap_socket(sock, server_side=True) as tls,
-        ):  # clients hang up at will
+        ):  # clients may disconnect at any time
             connection = TlsConnection(self, tls)
             while connection.ready():
                 pass
@@ -76,7 +76,7 @@ class TlsSink(Sink):
 
 @contextmanager
 def running_tls(file: Path, certificate: Path) -> Generator[str]:
-    """A sink in a separate process; gives its root URL."""
+    """Run a sink in a separate process; yield its root URL."""
     with port_of("benchmarks.tls_sink", file, certificate) as port:
         yield f"https://localhost:{port}"
 

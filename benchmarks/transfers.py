@@ -1,4 +1,4 @@
-"""The transfers that are measured, and what a fresh process says of one: memory, and pauses of its loop."""
+"""The transfers that are measured, and a program that measures memory and event-loop pauses of one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def _gzip(queue: AsyncQueue, folder: Path) -> object:
 
 
 async def _many(queue: AsyncQueue, folder: Path) -> object:
-    half = CONNECTIONS // 2  # each of them has one to the Queue and one to the storage
+    half = CONNECTIONS // 2  # each upload has one to the Queue and one to the storage
     report = await queue.upload_artifacts(SLUGID, 0, folder / "many", expires=FAR_FUTURE, concurrency=half)
     assert report.is_complete
     return None  # `Runner.run` writes what it returns as text, to compare signal handlers
@@ -56,7 +56,7 @@ TRANSFERS: dict[str, Transfer] = {
 
 @contextmanager
 def client(root_url: str) -> Generator[tuple[asyncio.Runner, AsyncQueue], None, None]:
-    """A client that is there already when the watch is started."""
+    """Yield a client, which is created before the time is measured."""
     with asyncio.Runner() as runner:
         queue = AsyncQueue(root_url, OURS)
         yield runner, queue
@@ -64,7 +64,7 @@ def client(root_url: str) -> Generator[tuple[asyncio.Runner, AsyncQueue], None, 
 
 
 async def observed(name: str, root_url: str, folder: Path) -> float:
-    """For how many seconds at most the event loop stood still during a transfer."""
+    """Return the longest pause of the event loop during a transfer, in seconds."""
     longest = 0.0
 
     async def watch() -> None:
@@ -90,7 +90,7 @@ def observe(name: str, root_url: str, folder: Path) -> None:
 
 
 def peak_of_resident_memory() -> float:
-    """In MB, of this program alone: `getrusage` counts what the parent had before it became this one."""
+    """Return the peak in MB, of this program alone: `getrusage` includes the process before its exec."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 

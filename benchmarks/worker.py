@@ -42,7 +42,7 @@ RUNS = 160
 """Runs beside scriptworker in a round: so many that the start of a worker hardly counts."""
 
 RUNS_OF_SCRIPTWORKER = 40
-"""Its runs in a round: its loop has no start, and a run takes it several times as long."""
+"""Runs of scriptworker in a round: its loop has no start, and its runs take several times as long."""
 
 HELD = 1000
 LEASE = 10.0
@@ -83,7 +83,7 @@ def serve(kind: type[WorkerLoop], root_url: str, **settings: Any) -> None:
 
 
 def scriptworkers_loop(root_url: str, folder: Path, contents: Sequence[bytes], tasks: int) -> None:
-    """Run so many tasks as scriptworker's `main` does."""
+    """Run `tasks` tasks as scriptworker's `main` does."""
     # not at the top, as the worker whose memory is measured runs from this file, too
     from scriptworker import worker  # noqa: PLC0415 - see above
     from scriptworker.constants import (  # pyright: ignore[reportMissingTypeStubs] # noqa: PLC0415 - it has no types; see above
@@ -123,7 +123,7 @@ def scriptworkers_loop(root_url: str, folder: Path, contents: Sequence[bytes], t
 
 
 async def bare_loop(root_url: str, contents: Sequence[bytes], tasks: int) -> None:
-    """The same by aiohttp with the least: signed, but nothing is checked, kept, masked or cleaned up."""
+    """Run tasks by aiohttp with the least code: requests are signed, but nothing is checked or masked."""
     async with aiohttp.ClientSession() as session:
 
         async def post(path: str, body: object = None, credentials: Any = None) -> Any:
@@ -167,7 +167,7 @@ def beside_scriptworker() -> Iterator[Row]:
 
 
 def _beside_scriptworker(inputs: Inputs) -> tuple[float, float, float, float]:
-    """Speed and milliseconds of processor time for a run: ours, and those of aiohttp."""
+    """Return speed and milliseconds of processor time for a run: ours, then those of aiohttp."""
     LikeScriptworker.contents = contents = texts(inputs)
     with canned_queue(inputs) as root_url, tempfile.TemporaryDirectory() as folder:
 
@@ -220,7 +220,7 @@ async def bare(root_url: str, tasks: int) -> None:
 
 
 async def through_client(root_url: str, tasks: int) -> None:
-    """The same requests by the client alone: signed and decoded, but nothing is kept."""
+    """Make the requests of `bare` by the client alone: signed and decoded, but no run is reclaimed."""
     log, link = "public/logs/live_backing.log", "public/logs/live.log"
     async with AsyncQueue(root_url, CREDENTIALS) as queue, aiohttp.ClientSession() as session:
 
@@ -273,7 +273,7 @@ class Discarding(SpanExporter):
     """Takes the spans, and sends them nowhere: exporters work in a separate thread, at their own cost.
 
     Attributes:
-        taken: All spans, while it is a list.
+        taken: The exported spans; None: they are not kept.
     """
 
     def __init__(self) -> None:
@@ -319,11 +319,11 @@ def tracing() -> Iterator[Row]:
     yield possible(f"… the same {len(BareSpans.spans)} spans by the SDK alone", "the same without", ratio)
 
 
-# Held runs
+# Many claimed runs
 
 
 class Watcher:
-    """Notes how late renewals begin, and what is lost."""
+    """Records the claimed runs, and how late their reclaims begin."""
 
     def __init__(self) -> None:
         self.runs: queue.Queue[ClaimedRun] = queue.Queue()
@@ -345,11 +345,11 @@ class Watcher:
         raise error
 
     def reclaim_ended(self, result: str) -> None:
-        """A failure shows in what is lost."""
+        """Do nothing: a failure shows in the number of lost claims."""
 
 
 def held_runs() -> Iterator[Row]:
-    """The lateness of renewals, and their cost beside aiohttp with one task a claim, signing by hmac."""
+    """The lateness of reclaims, and their cost beside aiohttp, with a task for each claim, and hmac."""
     logging.disable(logging.CRITICAL)
     watcher = Watcher()
     with canned_queue(lease=LEASE, runs=HELD) as root_url:
@@ -370,18 +370,18 @@ def held_runs() -> Iterator[Row]:
     yield at_most(f"{HELD} held claims of 5 kB, p99 lateness of reclaims, s", "", p99, 0.25)
     yield at_most("… claims lost", "", lost, 0)
     with canned_queue(lease=LEASE, runs=HELD) as root_url:
-        theirs = asyncio.run(bare_renewals(root_url))
+        theirs = asyncio.run(bare_reclaims(root_url))
     yield at_most("… processor time of a reclaim", "aiohttp and hmac, one task each", cost / theirs, 1.1)
 
 
 def watched(count: Callable[[], int]) -> float:
-    """Seconds of processor time for each renewal in a while."""
+    """Return the processor time of a reclaim in seconds, from `WATCHED` seconds with many reclaims."""
     before, cpu = count(), time.process_time()
     time.sleep(WATCHED)
     return (time.process_time() - cpu) / (count() - before)
 
 
-async def bare_renewals(root_url: str) -> float:
+async def bare_reclaims(root_url: str) -> float:
     done = [0]
     async with aiohttp.ClientSession() as session:
         claims: list[Any] = []
@@ -390,7 +390,7 @@ async def bare_renewals(root_url: str) -> float:
             async with session.post(f"{root_url}/api/queue/v1/claim-work/prov%2Fwt", data=body) as response:
                 claims += json.loads(await response.read())["tasks"]
 
-        async def keep(claim: Any) -> None:
+        async def reclaim(claim: Any) -> None:
             path = f"{_path(claim)}/reclaim"
             credentials = claim["credentials"]
             while True:
@@ -400,7 +400,7 @@ async def bare_renewals(root_url: str) -> float:
                     credentials = json.loads(await response.read())["credentials"]
                 done[0] += 1
 
-        tasks = [asyncio.create_task(keep(claim)) for claim in claims]
+        tasks = [asyncio.create_task(reclaim(claim)) for claim in claims]
         before, cpu = done[0], time.process_time()
         await asyncio.sleep(WATCHED)
         cost = (time.process_time() - cpu) / (done[0] - before)
@@ -426,11 +426,11 @@ def signed(path: str, credentials: dict[str, str]) -> str:
     return f'Hawk id="{credentials["clientId"]}", ts="{stamp}", nonce="{nonce}", ext="{ext}", mac="{mac}"'
 
 
-# What a worker takes when it waits
+# The memory and processor time of a worker that waits
 
 
 def resident_and_cpu(runs: int, seconds: float) -> tuple[int, float]:
-    """Bytes and the share of a core that a worker in a separate process takes while its runs wait."""
+    """Return the bytes, and the share of a core, that a worker process uses while its runs wait."""
     with emptied_queue(runs=runs) as (root_url, until_emptied):
         command = [sys.executable, "-m", "benchmarks.worker", root_url, str(runs + 1)]
         process = psutil.Popen(command)

@@ -160,7 +160,7 @@ async def serve(lease: float, runs: int, storage: str, inputs: Inputs) -> None:
 def canned_queue(
     inputs: Inputs = FIXED, *, lease: float = 1200.0, runs: int = 10**9, storage: str = ""
 ) -> Generator[str]:
-    """The root URL of a canned queue that hands out so many runs, with leases of so many seconds.
+    """Yield the root URL of a canned queue that hands out `runs` runs with leases of `lease` seconds.
 
     `storage` is the root URL of a sink for large uploads; by default the queue takes them itself.
     """
@@ -172,7 +172,7 @@ def canned_queue(
 def emptied_queue(
     inputs: Inputs = FIXED, *, lease: float = 1200.0, runs: int = 10**9, storage: str = ""
 ) -> Generator[tuple[str, Callable[[], object]]]:
-    """The same, and what waits until a claim request finds that all runs are handed out."""
+    """Yield the same URL, and a function that waits until a claim request finds no more runs."""
     command = [
         sys.executable,
         "-m",

@@ -49,5 +49,5 @@ async def get(session: aiohttp.ClientSession, url: str) -> str:
     try:
         async with session.get(url) as response:
             return f"{response.status} {response.reason}"
-    except (aiohttp.ClientError, TimeoutError, UnicodeError) as error:  # the latter of hosts such as `a..b`
+    except (aiohttp.ClientError, TimeoutError, UnicodeError) as error:  # the last one: a host such as `a..b`
         return f"{type(error).__name__}: {error}"

@@ -20,7 +20,7 @@ from typing import IO
 from taskqueue_client import MalformedPayload, TaskRun, WorkerLoop, missing_scopes
 
 SCOPE = "example-worker:cache:"
-NAME = "^[a-z0-9][a-z0-9-]{0,63}$"  # also fits into the name of a directory
+NAME = "^[a-z0-9][a-z0-9-]{0,63}$"  # safe as the name of a directory
 
 
 PAYLOAD = {
@@ -40,7 +40,7 @@ PAYLOAD = {
 
 
 def is_locked(file: IO[str]) -> bool:
-    """Lock a file, also against other processes, and return True, unless it is locked already."""
+    """Lock a file against other tasks and processes; return False if it is locked already."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -55,10 +55,10 @@ class CachedWorker(WorkerLoop):
 
     caches = Path(os.environ.get("EXAMPLE_CACHES", "caches")).absolute()
     notice = Path("/run/termination-notice")
-    """Exists when the machine is about to be taken away, in this example."""
+    """In this example, the file exists once the machine is about to be terminated."""
 
     def run_task(self, task: TaskRun) -> None:
-        """Run the command with its caches; one that it used is kept only if the task is completed."""
+        """Run the command with its caches, which are kept only if the task is completed."""
         wanted: Mapping[str, str] = task.payload.get("caches", {})
         lacking = missing_scopes(task.scopes, [SCOPE + name for name in wanted])
         if lacking:
@@ -74,15 +74,15 @@ class CachedWorker(WorkerLoop):
 
     @contextmanager
     def _mounted(self, task: TaskRun, name: str, directory: Path) -> Generator[None]:
-        """Link a cache into the work directory, for one task at a time; remove the cache unless it succeeds.
+        """Link a cache into the work directory, for one task at a time; remove it unless the task succeeds.
 
         A task that is canceled, or stopped because the worker shuts down, does not succeed: `run_command`
-        raises the reason when its processes have ended. In use, the cache has another name, so that nobody
-        uses what a task has left whose worker was killed.
+        raises the reason when its processes have ended. In use, the cache has another name: if the worker is
+        killed, no other task uses what this one has left.
         """
         cache, in_use = self.caches / name, self.caches / f"{name}.in-use"
         self.caches.mkdir(parents=True, exist_ok=True)
-        with (self.caches / f"{name}.lock").open("w") as lock:  # the end of a process unlocks it
+        with (self.caches / f"{name}.lock").open("w") as lock:  # unlocked when the process ends
             while not is_locked(lock):
                 task.canceled.wait(1)
                 task.canceled.check()
@@ -99,14 +99,14 @@ class CachedWorker(WorkerLoop):
                 task.log.info("cache %s is removed, as the task did not succeed", name)
                 try:
                     shutil.rmtree(in_use)
-                except OSError as error:  # the task's own end counts more
+                except OSError as error:  # the error of the task matters more
                     task.log.warning("cache %s cannot be removed: %s", name, error)
                 raise
             with suppress(FileNotFoundError):  # the task has removed it
                 in_use.rename(cache)
 
     def termination_notice(self) -> float | None:
-        """Return the two minutes that many clouds give to a spot machine, once there is a notice."""
+        """Return the 120 s that many clouds give a spot machine, once there is a notice; None before."""
         return 120.0 if self.notice.exists() else None
 
 

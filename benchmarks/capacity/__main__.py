@@ -1,7 +1,7 @@
 """Simulate fleets, print what they cost a deployment, and write it for the documentation.
 
 `python -m benchmarks.capacity` takes some minutes. Fleets are simulated with up to 1,000 workers and scaled:
-workers do not influence each other but through the deployment, whose share is scaled alike.
+workers influence each other only through the deployment, which is assumed to grow with them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PEAK = 1.5
 """The peak over the mean for which there must be replicas."""
 
 PULSE = 300.0
-"""Seconds between polls for canceled runs when RabbitMQ tells of them as well."""
+"""Seconds between polls for canceled runs when RabbitMQ sends messages about them, too."""
 
 FOLDER = Path(__file__).parents[2] / "docs" / "benchmarks"
 

@@ -39,10 +39,10 @@ LONG_POLL = 20.0
 """Seconds that a claim request waits for work."""
 
 LATENCY = 0.02
-"""Seconds that a request takes if nobody waits."""
+"""Seconds that a request takes if no other one is waiting."""
 
 REFUSAL = 0.01
-"""Seconds until a request learns that nobody listens."""
+"""Seconds until a request is refused while the deployment is down."""
 
 _CREDENTIALS = Credentials("run", "token")
 
@@ -218,7 +218,7 @@ class Deployment:
 
 
 class SimulatedQueue:
-    """As much of `AsyncQueue` as a worker's claiming, reclaiming and reporting use.
+    """The part of `AsyncQueue` that a worker's claiming, reclaiming and reporting use.
 
     Args:
         deployment: The Queue.
@@ -230,11 +230,11 @@ class SimulatedQueue:
         self._deployment = deployment
 
     def with_options(self, **_: object) -> SimulatedQueue:
-        """Return the same client: attempts and timeouts are the callers' here."""
+        """Return the same client: retries and timeouts are left to the callers here."""
         return self
 
     def _use_retries(self, _: object) -> None:
-        """Nothing changes: attempts are the callers' here."""
+        """Do nothing: retries are left to the callers here."""
 
     def with_credentials(self, _: object) -> SimulatedQueue:
         """Return the same client."""
@@ -275,7 +275,7 @@ class SimulatedQueue:
 
 
 def _status(task_id: str, now: datetime, until: datetime | None) -> TaskStatus:
-    """Return the status of a task whose run is claimed until then, or resolved as claim-expired."""
+    """Return the status of a task whose run is claimed until `until`; None: its claim has expired."""
     run = Run(
         run_id=0,
         state=RunState.RUNNING if until else RunState.EXCEPTION,
@@ -301,4 +301,4 @@ def _status(task_id: str, now: datetime, until: datetime | None) -> TaskStatus:
 
 _RUNNING = _status("any", datetime.fromtimestamp(0, UTC), datetime.fromtimestamp(1, UTC))
 _EXPIRED = _status("any", datetime.fromtimestamp(0, UTC), None)
-"""What polls for canceled runs find; they look at the state only."""
+"""The statuses that polls for canceled runs find; the polls look at the state only."""

@@ -44,7 +44,7 @@ CHECKPOINT_INTERVAL = 10.0
 """The worker's setting `log_checkpoint_interval`, by default."""
 
 SPREAD = 1.0
-"""Of the durations of runs, which are distributed log-normally: the standard deviation of the logarithm."""
+"""The standard deviation of the logarithm of run durations, which are distributed log-normally."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class Load:
     """What a fleet does.
 
     Attributes:
-        workers: How many there are.
-        concurrency: The runs that each one works on at a time.
-        duration: The mean of a run, in seconds.
+        workers: The number of workers.
+        concurrency: The runs that a worker works on at a time.
+        duration: The mean duration of a run, in seconds.
         busy: The part of all slots that is in use.
         poll: Seconds between polls for canceled runs.
     """
@@ -67,7 +67,7 @@ class Load:
 
     @property
     def tasks_per_second(self) -> float:
-        """How many tasks become pending."""
+        """How many tasks become pending in a second."""
         return self.workers * self.concurrency * self.busy / self.duration
 
     def sample(self) -> float:
@@ -81,7 +81,7 @@ class Fleet:
 
     Args:
         deployment: The Queue.
-        load: What they do.
+        load: What the workers do.
 
     Attributes:
         ended: How many runs ended, by state.
@@ -94,7 +94,7 @@ class Fleet:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
 
     def boot(self, workers: int) -> None:
-        """Start workers, all in this moment."""
+        """Start workers, all at once."""
         for _ in range(workers):
             self.workers.append(SimulatedWorker(self, f"w{len(self.workers)}"))
 
@@ -121,7 +121,7 @@ class SimulatedWorker:
     """One worker: what the keeper of a real one does, in the simulation's loop. See `Keeper`.
 
     Args:
-        fleet: The fleet it belongs to.
+        fleet: The fleet that the worker belongs to.
         worker_id: Its name.
     """
 
@@ -177,7 +177,7 @@ class SimulatedWorker:
         self._claiming.release_slot()
 
     async def _handle(self, run: ClaimedRun, lost: asyncio.Future[None]) -> None:
-        """Wait for the end of the handler, and upload the log so far meanwhile."""
+        """Wait until the handler ends; upload the log so far when its first checkpoint is due."""
         duration = self._fleet.load.sample()
         first = first_after(CHECKPOINT_INTERVAL, run.outage)
         await asyncio.wait([lost], timeout=min(duration, first))
@@ -187,7 +187,7 @@ class SimulatedWorker:
             checkpoint.cancel()
 
     async def _upload_whole_log(self, run: ClaimedRun, lost: asyncio.Future[None]) -> None:
-        """Upload the log after the handler, with the retries of that; give up when the claim is lost."""
+        """Upload the log after the handler, with the retries for that; give up if the claim is lost."""
         budget = RetryBudget(run, UPLOAD_TIMEOUT, timedelta(days=1), self._clock)
         upload = asyncio.create_task(self._upload_log(run, UploadRetries(budget, LOG)))
         await asyncio.wait([upload, lost], return_when=asyncio.FIRST_COMPLETED)

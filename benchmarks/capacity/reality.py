@@ -1,7 +1,7 @@
 """Compare a simulated fleet with 200 real workers on a local queue: `python -m benchmarks.capacity.reality`.
 
-Four processes have 50 workers each. Counted are the requests of two minutes, by kind. Both fleets get the
-same tasks at the same times: by chance alone, two minutes differ more from each other than the fleets do.
+Four processes have 50 workers each. The requests of two minutes are counted, by kind. Both fleets get the
+same tasks at the same times: other random tasks make more of a difference than the simulation.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CLAIM = 30.0
 WARM_UP = 60
 MEASURED = 120
 AGREES = 0.1
-"""The simulation may be wrong by this part."""
+"""The simulation may differ from reality by this part."""
 
 TASK_QUEUE = "capacity/worker"
 KINDS = (
@@ -74,7 +74,7 @@ class _Task(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class _Drawn(Load):
-    """A load with runs of the durations that were drawn."""
+    """A load whose runs take the given durations, one after the other."""
 
     durations: Iterator[float]
 
@@ -118,7 +118,7 @@ def _sleeper(worker_id: str) -> _Sleeper:
 
 
 def _draw(seconds: float) -> Iterator[_Task]:
-    """Let tasks become pending at random moments."""
+    """Yield tasks that become pending at random times."""
     due = 0.0
     while (due := due + random.expovariate(LOAD.tasks_per_second)) < seconds:
         yield _Task(due, LOAD.sample())

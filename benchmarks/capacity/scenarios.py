@@ -81,7 +81,7 @@ def no_event(load: Load, seed: int = 1) -> Herd:
 
 
 def outage(load: Load, minutes: float, seed: int = 1) -> Herd:
-    """Let the deployment refuse everything for so long."""
+    """Let the deployment refuse everything for some `minutes`."""
 
     async def event(fleet: Fleet) -> None:
         fleet.deployment.is_down = True
@@ -124,7 +124,7 @@ def spot_termination(load: Load, seed: int = 1) -> Herd:
 
 @contextmanager
 def former_policy() -> Generator[None]:
-    """Wait 30 s at most before retries, doubled, varied by a quarter; upload the first logs within 10 s."""
+    """Use the former policy: waits double up to 30 s, varied by a quarter; first logs within 10 s."""
 
     def retry_in(failures: int, left: float, chance: float) -> float:
         doubled = 0.25 * 2.0 ** min(failures - 1, 16)

@@ -1,4 +1,4 @@
-"""An event loop whose time passes only while everybody sleeps: a day takes as long as its events."""
+"""An event loop whose time passes only while all tasks sleep: a day takes only the time of its events."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class VirtualClock:
         return asyncio.get_running_loop().time()
 
     def sleep(self, seconds: float) -> None:
-        """Not possible: nothing else could run meanwhile."""
+        """Raise an error: while it blocks, nothing else could run."""
         message = f"a simulation cannot block for {seconds} s"
         raise RuntimeError(message)
 

@@ -126,11 +126,11 @@ def end(process: subprocess.Popen[bytes]) -> None:
         process.wait(PATIENCE)
     except subprocess.TimeoutExpired:
         process.kill()
-        process.wait()  # `with` does not, after Ctrl-C
+        process.wait()  # after Ctrl-C, `with` does not wait
 
 
 def look(queue: Queue, graph: Graph, process: subprocess.Popen[bytes], log: Path) -> list[TaskAndStatus]:
-    """Return the tasks as they are now, in the order of the graph, as long as the worker runs."""
+    """Return the tasks as they are now, in the order of the graph; raise if the worker has failed."""
     if process.poll():
         message = f"the worker ended with status {process.returncode}: see {log}"
         raise RuntimeError(message)

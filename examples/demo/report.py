@@ -26,7 +26,7 @@ _DIGITS = 16
 
 @dataclass(frozen=True)
 class Ended:
-    """A task and its artifacts, which it has when it has ended."""
+    """A task and its downloaded artifacts; before it has ended, it has none."""
 
     member: TaskAndStatus
     artifacts: list[DownloadResult]

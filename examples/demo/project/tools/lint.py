@@ -1,4 +1,4 @@
-"""A linter of one rule: nothing is left to do. Exits with 1 if something is."""
+"""A linter with one rule: the package has no TODO comments. Exits with 1 if it has some."""
 
 import sys
 from pathlib import Path
