@@ -36,7 +36,7 @@ OUTCOMES: dict[int | None, type[Outcome]] = {
 }
 """The exit codes that scriptworker reports as exceptions, except 6 (superseded).
 
-After all others but 0, and after signals, the task has failed.
+After all other codes except 0, and after signals, the task has failed.
 """
 
 PAYLOAD = {

@@ -36,7 +36,7 @@ REPLICA = 100
 """Requests per second that one replica of a deployment's Queue can take, for the table of replicas."""
 
 PEAK = 1.5
-"""The peak over the mean for which there must be replicas."""
+"""The peak, as a multiple of the mean, for which there must be enough replicas."""
 
 PULSE = 300.0
 """Seconds between polls for canceled runs when RabbitMQ sends messages about them, too."""

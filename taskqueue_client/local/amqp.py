@@ -64,7 +64,7 @@ class Outbox:
         store.change(_TABLE)
 
     def add(self, message: Message) -> None:
-        """Store a message as it is now."""
+        """Store a message; later changes of its body have no effect."""
         cc, body = msgspec.json.encode(message.cc), msgspec.json.encode(message.body)
         row = (message.exchange, message.routing_key, cc, body)
         self._store.insert("outbox (exchange, routing_key, cc, body)", *row)

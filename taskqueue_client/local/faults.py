@@ -85,7 +85,7 @@ class Delay(Fault, frozen=True, kw_only=True, tag="delay"):
 
 
 class CutUpload(Fault, frozen=True, kw_only=True, tag="cutUpload"):
-    """Closes the connection while the body of the request comes in; the request is not handled.
+    """Closes the connection while the body of the request arrives; the request is not handled.
 
     Args:
         at: The number of bytes that are read first.

@@ -24,7 +24,7 @@ LARGEST_BODY = 10 * 1024 * 1024
 """The service's limit, in bytes; counted after decompression."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
-_BLOCK = 1024  # bytes of a gzip body unpacked at once: zlib copies those that belong to the next member
+_BLOCK = 1024  # bytes of a gzip body unpacked at once: zlib copies the bytes after the end of a member
 
 brotli: Any = import_module("brotli") if find_spec("brotli") else None
 """Brotli bodies are read and written where the package is installed."""

@@ -189,5 +189,5 @@ class ResentResponse(web.StreamResponse):
             await self.write(piece)
             left -= len(piece)
         if left and request.transport is not None:
-            request.transport.close()  # what was written still goes out, unlike with abort()
+            request.transport.close()  # what was written is still sent, unlike with abort()
         return writer

@@ -18,5 +18,5 @@ class MostFrequent(unittest.TestCase):
         self.assertEqual(most_frequent("don't don't do", 1), [("don't", 2)])
 
     def test_a_text_without_words_has_none(self) -> None:
-        """Numbers and signs are no words."""
+        """Numbers and signs are not words."""
         self.assertEqual(most_frequent("1 + 1"), [])

@@ -1,4 +1,4 @@
-// Task queues, workers and groups, and what goes on in each.
+// The overview: task queues, task groups and workers, with their pending and claimed runs.
 import { h } from "./dom.js";
 import { now, own } from "./queue.js";
 import { ago, chip, groupLink, progress, taskLink, time } from "./words.js";
