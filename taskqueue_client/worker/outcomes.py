@@ -187,6 +187,12 @@ def text_of(error: BaseException) -> str:
         return f"(its __str__ raises {type(failure).__name__})"
 
 
+def summary_of(error: BaseException) -> str:
+    """Return the class of what a handler raised, and its text, if any, like the last line of a traceback."""
+    text = text_of(error)
+    return type(error).__name__ + (f": {text}" if text else "")
+
+
 def traceback_of(error: BaseException) -> str:
     """Return the traceback of what a handler raised; only its text if Python cannot format the exception.
 
@@ -195,8 +201,7 @@ def traceback_of(error: BaseException) -> str:
     try:
         return "".join(traceback.format_exception(error)).rstrip()
     except Exception as failure:  # noqa: BLE001 - any attribute of the exception
-        name = type(error).__name__
-        return f"{name}: {text_of(error)}\n(its traceback cannot be formatted: {text_of(failure)})"
+        return f"{summary_of(error)}\n(its traceback cannot be formatted: {text_of(failure)})"
 
 
 _BY_REASON: Mapping[str, type[Outcome]] = {

@@ -374,7 +374,7 @@ def test_every_setting_is_an_option_with_its_meaning() -> None:
 
 def test_the_help_of_pass_environment_is_not_written_in_python() -> None:
     described = " ".join(run("work", "--help").stdout.split())
-    assert "so a single * passes everything else." in described
+    assert "so a single * passes all others." in described
     assert "stands for any characters; default: an empty list)" in described
     assert "()" not in described
 

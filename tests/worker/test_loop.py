@@ -567,7 +567,9 @@ class TestIntermittence:
         work(world, handler, intermittent_attempts=2)
         assert reasons(world, task_id) == ["intermittent-task", "None"]
         assert len(calls) == 2
-        assert "the task asks for a retry, attempts left: 1: never" in log_of(world, task_id)
+        assert "the task asks for a retry (attempts left: 1): IntermittentTask: never" in log_of(
+            world, task_id
+        )
 
 
 class TestTimes:

@@ -591,6 +591,15 @@ def test_a_handler_that_returns_a_failure_completes_with_a_warning(
     assert "WARNING what run_task returned has no effect: to fail the task, raise TaskFailed\n" in result.log
 
 
+def test_the_log_ends_with_the_name_alone_of_an_outcome_without_text() -> None:
+    class Fails(WorkerLoop):
+        def run_task(self, task: TaskRun) -> None:
+            del task
+            raise TaskFailed
+
+    assert run_handler(Fails, {}).log.endswith(" ERROR TaskFailed\n")
+
+
 def test_the_log_has_each_outcome_of_a_group_and_the_one_that_counts_at_its_end() -> None:
     class Checks(WorkerLoop):
         async def run_task(self, task: TaskRun) -> None:

@@ -26,7 +26,7 @@ from taskqueue_client.worker.outcomes import (
     leaves_of,
     outcome_for,
     outcome_of,
-    text_of,
+    summary_of,
     thread_refused,
 )
 from taskqueue_client.worker.payload import check_payload
@@ -310,7 +310,7 @@ class Attempts:
         if raised is not None and found is not raised:
             _, *others = leaves_of(raised)  # the log will end with the first one, which counts
             for each in others:
-                self._resources.log.logger.error("%s: %s", type(each).__name__, text_of(each))
+                self._resources.log.logger.error("%s", summary_of(each))
         return found
 
     def stop(self, reason: Outcome) -> bool:
@@ -343,7 +343,7 @@ class Attempts:
                 if not (left and isinstance(raised, IntermittentTask)) or self._is_over:
                     return raised
                 self._resources.log.logger.warning(
-                    "the task asks for a retry, attempts left: %d: %s", left, text_of(raised)
+                    "the task asks for a retry (attempts left: %d): %s", left, summary_of(raised)
                 )
                 await asyncio.to_thread(self._resources.start_over)
                 if self.stopped is not None:
@@ -360,7 +360,7 @@ class Attempts:
         except Exception:
             raise
         except BaseException as error:  # such as `sys.exit`: as in a handler, it ends the run, not the worker
-            raise InternalError(f"run_time_limit raised {type(error).__name__}: {text_of(error)}") from error
+            raise InternalError(f"run_time_limit raised {summary_of(error)}") from error
 
     def _begin_limit(self) -> None:
         """Begin the time limit: the shorter one of the setting `max_run_time` and the run's own, if any.

@@ -27,7 +27,7 @@ from taskqueue_client.worker.outcomes import (
     TaskFailed,
     WorkerShutdown,
     resolution_of,
-    text_of,
+    summary_of,
     traceback_of,
 )
 from taskqueue_client.worker.threads import ThreadsafeCalls
@@ -310,7 +310,7 @@ class RunLifecycle:
         message = (
             f"run {self.run} ended: {outcome}{f' ({reason})' if reason else ''} after {end.seconds:.1f} s, "
             f"{counted(self._uploads.count, 'artifact')}"
-            f"{f': {type(error).__name__}: {text_of(error)}' if error is not None else ''}"
+            f"{f': {summary_of(error)}' if error is not None else ''}"
         )
         self._log_end(logging.ERROR if is_bug else level, message, error if is_bug else None)
         self._context.ended(end, self._log.secrets)
@@ -336,7 +336,7 @@ def explain(log: TaskLog, error: BaseException | None) -> None:
     elif isinstance(error, ClaimLost):
         pass  # the log is not uploaded
     elif isinstance(error, Outcome):
-        log.logger.error("%s: %s", type(error).__name__, text_of(error))
+        log.logger.error("%s", summary_of(error))
     else:
         log.logger.error("the worker's handler failed\n%s", traceback_of(error))
 
