@@ -56,7 +56,7 @@ def _campaign(seed: int, minutes: float, kept: Path | None) -> int:
 
 
 def conclude(outcome: Outcome, seed: int, minutes: float, directory: Path) -> int:
-    """Write the report; return 1, and print the command that repeats it, if there is a violation."""
+    """Write the report; if there is a violation, return 1 and print the command that repeats the campaign."""
     found = violations(outcome.evidence)
     report = table(outcome, found, seed)
     (directory / "report.txt").write_text(report)

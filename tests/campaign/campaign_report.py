@@ -27,11 +27,11 @@ _COLORS = {
 
 
 class Recovery(NamedTuple):
-    """How long it took from a fault to the next successful reclaim.
+    """The time from a fault to the next successful reclaim.
 
     Attributes:
         incident: The fault.
-        seconds: None if no reclaim came after it.
+        seconds: How long it took; None if no reclaim came after the fault.
     """
 
     incident: Incident
@@ -39,7 +39,7 @@ class Recovery(NamedTuple):
 
 
 def recoveries(incidents: Sequence[Incident], reclaims: Sequence[tuple[float, str]]) -> list[Recovery]:
-    """Return the recoveries: of a worker by a reclaim of its slot, of everything else by any reclaim."""
+    """Return the recoveries: for a fault of a worker by a reclaim of its slot, for others by any reclaim."""
     by_slot: defaultdict[str, list[float]] = defaultdict(list)
     for moment, worker in sorted(reclaims):
         by_slot[worker.partition("-")[0]].append(moment)
@@ -100,7 +100,7 @@ def _memory_lines(outcome: Outcome) -> Iterator[str]:
 
 
 def time_line(outcome: Outcome, violations: Sequence[Violation], seed: int) -> str:
-    """Return the faults, the reclaims and the resolved tasks over the time, as SVG."""
+    """Return a time line of the faults, the reclaims and the resolved tasks, as SVG."""
     incidents = outcome.evidence.incidents
     kinds = sorted({each.kind for each in incidents})
     runs = [run for task in outcome.evidence.tasks.values() for run in task.runs]
@@ -143,7 +143,7 @@ def _marks(outcome: Outcome, kind: str, scale: float) -> str:
 
 
 def _bars(moments: Sequence[float], began: float, last: float, scale: float) -> str:
-    """Return how many there are in each two-hundredth of the time."""
+    """Return a bar for each two-hundredth of the time, as high as the number of moments in it."""
     width = (last - began) / 200
     counts = Counter(int((moment - began) / width) for moment in moments)
     most = max(counts.values(), default=1)

@@ -33,14 +33,14 @@ _COUNTED = 20
 """Seconds between two counts of the workers' objects."""
 
 _SETTLED = 30.0
-"""Seconds that a listener has to begin, and that connections have to go."""
+"""Seconds that a listener has to start, and that connections have to close."""
 
 
 class Settings(NamedTuple):
     """The options of a campaign.
 
     Attributes:
-        seed: Of the tasks and of the faults.
+        seed: The seed of the tasks and of the faults.
         seconds: For how long tasks are submitted and faults begin.
         lease: How long a claim lasts, in seconds.
         workers: How many worker processes there are.
@@ -66,12 +66,12 @@ class Outcome(NamedTuple):
     """The result of a campaign: the evidence, and what the report shows beside it.
 
     Attributes:
-        evidence: For the checker.
+        evidence: What the checker looks at.
         exchanges: How many requests there were.
-        broken: How many of them were struck by a fault.
+        broken: How many of these requests a fault struck.
         reclaims: The time of each successful reclaim, and the worker's id.
         began: When the campaign began.
-        database: The queue's file.
+        database: The file of the queue's database.
     """
 
     evidence: Evidence
@@ -86,8 +86,8 @@ class Campaign:
     """One campaign.
 
     Args:
-        settings: What it is like.
-        directory: For everything that it writes; must exist.
+        settings: Its options.
+        directory: Where it writes everything; must exist.
         minutely: Called with a line about the state of the campaign each minute.
     """
 
@@ -144,7 +144,7 @@ class Campaign:
         )
 
     async def _perform(self, network: ChaosProxy) -> None:
-        """Take the campaign from the first process to the last message."""
+        """Start the processes, inject the faults, and wait until the last message is recorded."""
         await self.fleet.start_queue()
         recording = asyncio.create_task(self.recorder.run())
         await asyncio.wait_for(self.recorder.ready.wait(), _SETTLED)
@@ -170,7 +170,7 @@ class Campaign:
 
     @asynccontextmanager
     async def _watched(self) -> AsyncGenerator[None]:
-        """Look after memory, and after a machine that is too busy, during the block."""
+        """Record, during the block, the memory of the processes, and when the machine is too busy."""
         watching = (self._sample(), self._watch_machine(), self._tell())
         watchers = [asyncio.create_task(each) for each in watching]
         try:
@@ -223,7 +223,7 @@ class Campaign:
         )
 
     async def _connections_left(self) -> list[str]:
-        """Return the connections that the queue still has when nobody uses it."""
+        """Return the connections that the queue still has although nobody uses it any more."""
 
         def established() -> list[str]:
             found = self.fleet.the_queue.info.net_connections()
@@ -259,20 +259,20 @@ class Campaign:
 
 
 async def _settle(look: Callable[[], list[str]]) -> list[str]:
-    """Return what `look` still finds after some seconds."""
+    """Wait until `look` finds nothing; return what it still finds after `_SETTLED` seconds."""
     until = time.monotonic() + _SETTLED
-    while (found := look()) and time.monotonic() < until:  # noqa: ASYNC110 - nobody tells when they are gone
+    while (found := look()) and time.monotonic() < until:  # noqa: ASYNC110 - no event says that they are gone
         await asyncio.sleep(0.1)
     return found
 
 
 def _deadline(settings: Settings) -> float:
-    """Return the seconds after which tasks that never end miss their deadline."""
+    """Return the seconds until the deadline of the tasks that must exceed it."""
     return settings.longest / 2 + 10
 
 
 def _free_port() -> int:
-    with socket.create_server((PROXY_HOST, 0)) as found:  # used by more programs than the other address
+    with socket.create_server((PROXY_HOST, 0)) as found:  # more programs use this address than the other one
         port: int = found.getsockname()[1]
         return port
 

@@ -1,6 +1,6 @@
-"""A worker of a campaign, in a separate process: does what payloads say, and tells the campaign on stdout.
+"""A worker of a campaign, in a separate process: does what payloads say, and reports it on stdout.
 
-python -m tests.campaign.campaign_worker '{"async": true, …}'
+python -m tests.campaign.campaign_worker '{"awaiting": true, …}'
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from taskqueue_client.worker import TaskRun, WorkerLoop, outcomes
 from .task_plan import KINDS, PlannedArtifact
 
 _IN_MEMORY = 100_000
-"""Larger artifacts are written to a file first."""
+"""The size in bytes from which an artifact is written to a file first."""
 
 _INTERMITTENT = {kind: each.retries_used for kind, each in KINDS.items() if each.retries_used}
 
 
 class SteppingClock(SystemClock):
-    """A machine's clock that somebody sets."""
+    """The clock of a machine on which somebody sets the time."""
 
     offset = 0.0
 
@@ -43,7 +43,7 @@ class SteppingClock(SystemClock):
 
 
 def obey(clock: SteppingClock) -> None:
-    """Do what standard input says; shut down at its end, which comes when the campaign is gone."""
+    """Perform commands from standard input; shut down at its end, which means that the campaign has ended."""
     for line in sys.stdin:
         command, *values = line.split()
         if command == "clock":
@@ -54,7 +54,7 @@ def obey(clock: SteppingClock) -> None:
 
 
 def counted_objects() -> int:
-    """Count objects without a reference to any: a tuple that another thread is making must have only one."""
+    """Count objects without `gc.get_objects`: while a thread builds a tuple, nobody else may refer to it."""
     gc.collect()
     gc.freeze()
     try:
@@ -64,7 +64,7 @@ def counted_objects() -> int:
 
 
 def say(event: str, task: TaskRun | None = None, **fields: Any) -> None:
-    """Tell the campaign; a pipe takes a line of less than 4 KiB as a whole or not at all."""
+    """Report an event to the campaign in one write: in a pipe, lines below 4 KiB do not mix."""
     about = {} if task is None else {"task": task.task_id, "run": task.run_id}
     line = json.dumps({"event": event, "t": time.time(), **about, **fields})
     os.write(1, line.encode() + b"\n")
@@ -159,7 +159,7 @@ def _end(task: TaskRun) -> None:
 
 
 def _left() -> dict[str, Any]:
-    """Return what this process has that a worker must give back: threads, processes, files."""
+    """Return what a worker must not leave behind: this process's threads, children and file descriptors."""
     process = psutil.Process()
     threads = sorted(each.name for each in threading.enumerate())
     return {
@@ -174,7 +174,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(threadName)s %(message)s")
     clock = SteppingClock()
     threading.Thread(target=obey, args=(clock,), name="stdin", daemon=True).start()
-    ctypes.CDLL(None)  # as for commands: libffi may open its own file
+    ctypes.CDLL(None)  # as running commands does: libffi may open a file, which would count as left
 
     before = _left()
     kind = AwaitingWorker if settings["awaiting"] else BlockingWorker
@@ -186,7 +186,7 @@ def main() -> None:
     )
     say("started")
     worker.run()
-    for each in threading.enumerate():  # some end a moment later
+    for each in threading.enumerate():  # some end a moment after `run` has returned
         if each.name != "stdin" and each is not threading.main_thread():
             each.join(10)
     say("stopped", before=before, after=_left())

@@ -1,7 +1,7 @@
-"""The network of a campaign: an HTTP proxy that breaks some of the exchanges between everybody and the queue.
+"""The network of a campaign: an HTTP proxy before the queue that breaks some of the exchanges.
 
-The queue listens on another loopback address and the same port. Its address in responses, as in the URLs of
-storage, is replaced by the proxy's, so that storage is reached through the proxy, too.
+The queue listens on another loopback address, at the same port. In responses, the proxy replaces the queue's
+address by its own, as in the URLs of storage, so that clients reach storage through the proxy, too.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class _Gone(Exception):
 
 
 class _Side:
-    """A connection that can be read ahead: the end of a client is noticed while its response is awaited."""
+    """A connection that is read ahead, to notice that a client disconnects while it waits for a response."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -135,7 +135,7 @@ class _Side:
 
 
 class _Exchange(NamedTuple):
-    """A request that has come in, and the fault that strikes it."""
+    """A request that has arrived, and the fault that strikes it."""
 
     client: _Side
     queue: _Side
@@ -152,14 +152,14 @@ class ChaosProxy:
 
     Args:
         port: The port of the queue, and of the proxy.
-        seed: Of the faults.
+        seed: The seed of the faults.
         share: The share of broken exchanges.
-        log: Where each is noted.
+        log: Where each fault is noted.
 
     Attributes:
         exchanges: How many requests came in.
-        broken: How many of them were struck by a fault.
-        outage: Whether every connection is refused.
+        broken: How many of these requests a fault struck.
+        outage: Whether every new connection is closed at once.
         storage_outage: Whether storage responds with 503 to everything.
         reclaims: Each successful reclaim: its time, and the worker's id.
     """
@@ -201,7 +201,7 @@ class ChaosProxy:
         self._connections.add(task)
         client = _Side(reader, writer)
         try:
-            with suppress(_Gone, OSError, asyncio.CancelledError):  # its peers see the end
+            with suppress(_Gone, OSError, asyncio.CancelledError):  # client and queue see the end
                 await self._serve(client)
         finally:
             client.close()
@@ -215,7 +215,7 @@ class ChaosProxy:
             while True:
                 head = await client.head()
                 fault, delay = self.choose(head)
-                async with asyncio.TaskGroup() as group:  # the queue must notice that the client is gone
+                async with asyncio.TaskGroup() as group:  # if the client disconnects, the proxy must, too
                     watch = group.create_task(_raise_when_gone(client))
                     await self._perform(_Exchange(client, queue, head, fault, delay))
                     watch.cancel()
@@ -241,7 +241,7 @@ class ChaosProxy:
         """Take one exchange from its request to its response.
 
         Raises:
-            _Gone: The connection ends with it.
+            _Gone: The exchange ends its connection.
         """
         claims, delivered = _Claims(), False
         try:
@@ -283,13 +283,13 @@ class ChaosProxy:
         await self._forward_response(exchange, claims)
 
     async def _forward_request(self, exchange: _Exchange, length: int) -> bytes | None:
-        """Send the request on; return it if it is short."""
+        """Send the request to the queue; return it for a repetition, or None if it is too long to keep."""
         client, queue, head, fault, _ = exchange
         kept = [
             each for each in head.headers if each[0].lower() != "accept-encoding" or "/storage/" in head.line
         ]
         encoded = Head(head.line, kept).encoded()
-        if "/storage/" in head.line:  # the host is a part of the signatures of its URLs
+        if "/storage/" in head.line:  # signatures of storage URLs contain the host
             encoded = encoded.replace(self._own_address, self._queue_address, 1)
         await queue.send(encoded)
         if fault == "request cut":
@@ -350,7 +350,7 @@ class ChaosProxy:
 
 
 class _Claims:
-    """The runs that the response to a claim request holds."""
+    """The runs in the response to a claim request."""
 
     def __init__(self) -> None:
         self.runs: list[str] = []

@@ -1,4 +1,4 @@
-"""A small campaign without violations, for tests that plant some."""
+"""The evidence of a small campaign without violations, for tests that plant violations in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares what a campaign leaves behind with its plan, and explains the differences by its faults."""
+"""Compares the evidence of a campaign with its plan: faults must explain every difference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .task_plan import KINDS, PlannedTask
 from .violations import Violation
 
 RETRIED = {"claim-expired": "retry", "worker-shutdown": "retry", "intermittent-task": "task-retry"}
-"""The reasons after which the Queue makes another run, and the reason for which that is made."""
+"""The `reasonResolved` after which the Queue makes another run, and that run's `reasonCreated`."""
 
 _BY_WORKERS = frozenset(
     {"completed", "failed", "malformed-payload", "resource-unavailable", "internal-error", *RETRIED}
@@ -82,7 +82,7 @@ def _explained_end(task_id: str, planned: PlannedTask, stored: StoredTask, excus
     if stored.reason == planned.reason:
         return True
     if stored.reason in RETRIED:
-        return stored.retries_left == 0  # whether each retry is explained is another check
+        return stored.retries_left == 0  # `retries_explained` checks each retry
     if stored.reason == "resource-unavailable":
         return excuses.unavailable(task_id, run)
     return stored.reason == "internal-error" and excuses.internal_error(task_id, run)
@@ -147,7 +147,7 @@ def _explained_retry(task_id: str, run: Run, excuses: Excuses) -> bool:
 
 
 def resolved_within_claim(evidence: Evidence, excuses: Excuses) -> Iterator[Violation]:
-    """No worker resolves a run after its claim has ended, and no claim expires before."""
+    """No worker resolves a run after its claim has ended, and no claim expires before its end."""
     for task_id, _, stored in _tasks(evidence):
         for run in stored.runs:
             late = seconds(run.resolved) - seconds(run.taken_until)
@@ -177,20 +177,20 @@ def dependencies_resolved_first(evidence: Evidence, excuses: Excuses) -> Iterato
 def _ends(task_id: str, required: StoredTask | None, requires: str, excuses: Excuses) -> list[Run]:
     """Return the runs of a dependency whose ends may have scheduled its dependents.
 
-    For `all-resolved` that is not only the last one. The Queue takes the task for resolved, too, if it hears
-    of an exception whose retry has been claimed already: by the record of an expired claim (a late reclaim,
-    which is refused, leaves one) or by a repeated report. If its clock was wrong, the run that followed
-    ended before.
+    For `all-resolved`, an earlier run than the last one may have done so. The Queue also takes the task for
+    resolved if it handles an exception whose retry has been claimed already: by the record of an expired
+    claim (a late reclaim, which is refused, leaves one) or by a repeated report. If the Queue's clock was
+    wrong, the run that followed may even have ended before.
     """
     if required is None or not required.runs:
         return []
     *retried, last = required.runs
     if requires != "all-resolved":
         return [last]
-    return [last, *(each for each in retried if _may_be_heard_of_again(task_id, each, excuses))]
+    return [last, *(each for each in retried if _may_be_handled_late(task_id, each, excuses))]
 
 
-def _may_be_heard_of_again(task_id: str, run: Run, excuses: Excuses) -> bool:
+def _may_be_handled_late(task_id: str, run: Run, excuses: Excuses) -> bool:
     return run.reason_resolved == "claim-expired" or excuses.repeated_report(task_id, run)
 
 

@@ -62,7 +62,7 @@ class ReceivedMessage(NamedTuple):
         run_id: The run; None for `task-defined`.
         state: The task's state as the message has it.
         runs: The task's runs as the message has them.
-        artifact: The name of the artifact that it is about.
+        artifact: The name of the artifact that the message is about; None for other messages.
     """
 
     exchange: str
@@ -79,14 +79,14 @@ class Evidence(NamedTuple):
     Attributes:
         lease: How long a claim lasts, in seconds.
         planned: The tasks that were created.
-        tasks: What the queue knows of them.
-        artifacts: By task, then by run and name.
-        messages: In the order in which they were received.
-        handlers: What the handlers said.
-        incidents: What explains deviations from the plan.
-        memory: That of the processes, in MB.
+        tasks: The tasks in the queue's database.
+        artifacts: The artifacts in it, by task, then by run and name.
+        messages: The messages, in the order in which they were received.
+        handlers: The beginnings and ends of handlers.
+        incidents: The faults, which explain deviations from the plan.
+        memory: The memory of the processes, in MB.
         objects: How many objects the workers had.
-        leftovers: What was there at the end and should not have been.
+        leftovers: Descriptions of what was left at the end and should not have been.
     """
 
     lease: float
@@ -149,7 +149,7 @@ def _body_key(kind: str, task_id: str, run_id: int, name: str) -> str:
 
 
 def _digest(path: Path, headers: str) -> str:
-    """Return the SHA-256 of a body, decompressed."""
+    """Return the SHA-256 of a body after decompression."""
     encoding = msgspec.json.decode(headers, type=dict[str, str]).get("Content-Encoding", "")
     digest = hashlib.sha256()
     try:

@@ -13,14 +13,14 @@ SLACK = 1.5
 """Seconds between a fault and its effect: a call that was under way, a signal that is on its way."""
 
 LATE = 0.5
-"""Seconds by which a machine with other work to do may be late."""
+"""Seconds by which a busy machine may be late."""
 
 _EVERYBODY = frozenset({"queue", "network", "machine"})
 _ENDS = frozenset({"worker killed", "worker terminated", "worker stopped"})
 
 
 def seconds(moment: datetime | None) -> float:
-    """Return a moment in seconds since the epoch; that of something that has not happened is far away."""
+    """Return a moment in seconds since the epoch; infinity for None, which has not happened."""
     return float("inf") if moment is None else moment.timestamp()
 
 
@@ -28,7 +28,7 @@ class Excuses:
     """Finds the incidents that explain what happened to a run.
 
     Args:
-        incidents: All of them.
+        incidents: All incidents of the campaign.
         lease: How long a claim lasts, in seconds.
     """
 
@@ -56,12 +56,12 @@ class Excuses:
         )
 
     def lateness(self, run: Run) -> float:
-        """Return by how many seconds the queue may have noticed late that a claim had ended."""
+        """Return how many seconds after its claim a run may be resolved: the queue may see the end late."""
         began, ended = seconds(run.taken_until), seconds(run.resolved)
         return float("inf") if self._of_everybody(began, ended) else LATE
 
     def shutdown(self, run: Run) -> bool:
-        """Return whether the faults explain that a worker has given a run back."""
+        """Return whether the faults explain that a run was reported as worker-shutdown."""
         began, ended = seconds(run.started) - SLACK, seconds(run.resolved) + SLACK
         return self._of_worker(run, frozenset({"worker terminated"}), began, ended)
 

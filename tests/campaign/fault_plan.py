@@ -12,9 +12,9 @@ class Rate(NamedTuple):
 
     Attributes:
         per_minute: How often, on average.
-        shortest: How long it lasts at least, in leases.
-        longest: How long it lasts at most, in leases.
-        target: `worker`, or what it strikes.
+        shortest: How long the fault lasts at least, in leases.
+        longest: How long the fault lasts at most, in leases.
+        target: What the fault strikes; `worker` for any of the workers.
     """
 
     per_minute: float
@@ -38,11 +38,11 @@ RATES = {
     "broker cut": Rate(3, 0, 0.2, "broker"),
     "broker silent": Rate(0.5, 0.1, 0.5, "broker"),
 }
-"""How often each kind of fault strikes, beside the faults of single exchanges."""
+"""How often each kind of fault strikes; the proxy chooses the faults of single exchanges itself."""
 
 
 _QUEUE_KILLED = 0.6
-"""The part of a campaign in which the queue is killed."""
+"""The part of a campaign, from its start, in which the queue is killed."""
 
 
 class PlannedFault(NamedTuple):
@@ -53,7 +53,7 @@ class PlannedFault(NamedTuple):
         kind: A key of `RATES`.
         target: The worker's slot, or what the fault strikes.
         seconds: How long it lasts.
-        amount: A number from -1 to 1 for what else is random about it.
+        amount: A random number from -1 to 1, such as for the direction and size of a clock step.
     """
 
     at: float
@@ -70,8 +70,8 @@ def planned_faults(seed: int, *, seconds: float, lease: float, slots: Sequence[s
         seed: Two calls with the same arguments return the same faults.
         seconds: For how long faults begin.
         lease: How long a claim lasts, in seconds.
-        slots: The workers. The last one is never ended, and the queue is no longer killed in the end, so that
-            their memory can be watched.
+        slots: The workers. The last worker is never ended, and the queue is not killed in the last part of
+            the campaign, so that their memory can be watched.
     """
     rng = random.Random(f"faults {seed}")
     faults: list[PlannedFault] = []

@@ -1,4 +1,4 @@
-"""The processes of a campaign: the queue and the workers, and everything that is done to them."""
+"""The processes of a campaign, the queue and the workers: starting, ending and disturbing them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class HandlerEvent(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """A measure of a process at a moment: its memory in MB, or how many objects it has."""
+    """A measurement of a process: its memory in MB, or the number of its objects."""
 
     process: str
     t: float
@@ -44,14 +44,14 @@ class Sample(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a campaign is.
+    """The directory, the addresses and the names that a campaign uses.
 
     Attributes:
-        directory: For everything that it writes.
-        port: Of the queue and of the proxy.
-        task_queue_id: Of its tasks.
+        directory: Where it writes everything.
+        port: The port of the queue and of the proxy.
+        task_queue_id: The task queue of its tasks.
         broker: The URL of the broker.
-        wire: The URL of the broker at the other end of the campaign's wire.
+        wire: The URL by which the campaign reaches the broker, through a connection that faults cut.
         lease: How long a claim lasts, in seconds.
     """
 
@@ -99,8 +99,8 @@ class Member:
 
     Attributes:
         name: The worker's id, or `queue`.
-        expected_end: Whether somebody has ended it.
-        logging: Set when it has logged something: a worker then obeys SIGTERM.
+        expected_end: Whether the campaign has ended the process.
+        logging: Set when the process has logged something: from then on, a worker handles SIGTERM.
     """
 
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
@@ -121,14 +121,14 @@ class Member:
             self.process.send_signal(number)
 
     def tell(self, command: str) -> None:
-        """Write a line to its standard input."""
+        """Write a line to the standard input of the process."""
         stdin = self.process.stdin
         if stdin is not None and self.alive:
             with suppress(OSError):
                 stdin.write(f"{command}\n".encode())
 
     async def kill(self) -> None:
-        """Kill it, and return when it is gone."""
+        """Kill the process, and return when it has ended."""
         self.expected_end = True
         self.signal(signal.SIGKILL)
         await self.wait()
@@ -139,23 +139,23 @@ class Member:
         return status
 
     def limit_files(self, size: int) -> None:
-        """Make writing to files fail above a size, as on a full disk, for this process only."""
+        """Make writes of this process beyond a file size fail, as on a full disk."""
         with suppress(psutil.NoSuchProcess):
             self.info.rlimit(psutil.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
     def memory(self) -> float | None:
-        """Return its memory in MB."""
+        """Return the memory of the process in MB; None if the process has ended."""
         with suppress(psutil.Error):
             return self.info.memory_info().rss / 1e6
         return None
 
 
 class Fleet:
-    """The queue and the workers, started again whenever they end.
+    """The queue and the workers.
 
     Args:
-        place: Where.
-        log: Where unexpected ends are noted.
+        place: Their directory and addresses.
+        log: The incidents of the campaign.
     """
 
     def __init__(self, place: Place, log: IncidentLog) -> None:
@@ -167,7 +167,7 @@ class Fleet:
         self.events: list[HandlerEvent] = []
         self.objects: list[Sample] = []
         self.unexpected: list[str] = []
-        """Processes that ended without a reason, or with something left."""
+        """What processes did that they must not: end by themselves, shut down late, or leave something."""
         self.generations: dict[str, int] = {}
 
     @property
@@ -177,7 +177,7 @@ class Fleet:
         return self._queue
 
     async def start_queue(self) -> None:
-        """Return when the queue accepts requests."""
+        """Start the queue; return when it accepts requests."""
         place = self.place
         options = ["--host", QUEUE_HOST, "--port", str(place.port), "--db", str(place.database), "--no-page"]
         options += ["--access-token", TOKEN, "--claim-timeout", str(place.lease), "--json"]
@@ -194,7 +194,7 @@ class Fleet:
         await self.restart_worker(slot)
 
     async def restart_worker(self, slot: str) -> None:
-        """Start the next worker of a slot."""
+        """Start the next worker of a slot, with a new worker id."""
         place = self.place
         self.generations[slot] = generation = self.generations.get(slot, 0) + 1
         name = f"{slot}-{generation}"
@@ -228,14 +228,14 @@ class Fleet:
             stderr=asyncio.subprocess.PIPE,
             env=self.place.environment,
             limit=1 << 20,
-            start_new_session=True,  # Ctrl-C ends the campaign, which ends the others in their order
+            start_new_session=True,  # Ctrl-C reaches only the campaign, which ends the processes in order
         )
         member = Member(name, process)
         member.readers.append(asyncio.create_task(self._save_log(member)))
         return member
 
     async def _save_log(self, member: Member) -> None:
-        """Write what a process logs: it cannot do so itself while its disk is full."""
+        """Write to a file what a process logs, which cannot do so itself while its disk is full."""
         assert member.process.stderr is not None
         path = self.place.directory / f"{member.name}.log"
         with path.open("ab") as file:
@@ -261,12 +261,12 @@ class Fleet:
         self.workers[slot].tell(f"clock {offset}")
 
     def count_objects(self) -> None:
-        """Let the workers count their objects."""
+        """Tell the workers to count their objects."""
         for each in self.workers.values():
             each.tell("objects")
 
     async def terminate(self, slot: str) -> None:
-        """Shut a worker down; one that does not end in time, or not with 0, is noted."""
+        """Shut a worker down; note it in `unexpected` if it does not end in time, or not with status 0."""
         member = self.workers[slot]
         member.expected_end = True
         with suppress(TimeoutError):
@@ -284,17 +284,17 @@ class Fleet:
             self.unexpected.append(f"{member.name} shut down with status {status}")
 
     async def stop_queue(self) -> None:
-        """Stop the queue in its own time."""
+        """Shut the queue down, and wait for its end without a time limit."""
         self.the_queue.expected_end = True
         self.the_queue.signal(signal.SIGTERM)
         await self.the_queue.wait()
 
     def members(self) -> list[Member]:
-        """Return the processes of this moment."""
+        """Return the current worker of each slot, and the queue."""
         return [*self.workers.values(), *([] if self._queue is None else [self._queue])]
 
     async def kill_all(self) -> None:
-        """Kill what is alive."""
+        """Kill the processes that are alive."""
         for each in self.members():
             if each.alive:
                 each.signal(signal.SIGCONT)

@@ -16,9 +16,9 @@ class Incident(msgspec.Struct, omit_defaults=True):
     Attributes:
         kind: Such as `worker killed` or `exchange dropped`.
         target: The worker's id, `queue`, `broker`, `storage`, or an exchange's method and path.
-        began: In seconds since the epoch.
-        ended: The same; None while it lasts.
-        runs: The runs `TASK/RUN` that the queue has claimed for a worker that was not told.
+        began: When it began, in seconds since the epoch.
+        ended: When it ended, in seconds since the epoch; None while it lasts.
+        runs: The runs, as `TASK/RUN`, that the queue has claimed for a worker which got no response.
         detail: Anything else.
     """
 
@@ -30,7 +30,7 @@ class Incident(msgspec.Struct, omit_defaults=True):
     detail: str = ""
 
     def overlaps(self, began: float, ended: float) -> bool:
-        """Return whether it happened within, or partly within, a time."""
+        """Return whether any part of the incident lies between two moments."""
         return self.began <= ended and (self.ended is None or self.ended >= began)
 
 
@@ -38,8 +38,8 @@ class IncidentLog:
     """All incidents of a campaign.
 
     Args:
-        path: The file for them.
-        seed: Stands in each line.
+        path: The file that gets a line for each incident.
+        seed: The seed of the campaign, which each line repeats.
     """
 
     def __init__(self, path: Path, seed: int) -> None:
@@ -48,7 +48,7 @@ class IncidentLog:
         self._file = path.open("wb")
 
     def add(self, kind: str, target: str, *, runs: list[str] | None = None, detail: str = "") -> Incident:
-        """Note something that happens at this moment."""
+        """Note an incident that happens now."""
         now = time.time()
         incident = Incident(kind, target, now, now, runs or [], detail)
         self._begin(incident)
@@ -56,7 +56,7 @@ class IncidentLog:
 
     @contextmanager
     def lasting(self, kind: str, target: str, detail: str = "") -> Generator[Incident]:
-        """Note something that lasts as long as the block."""
+        """Note an incident that lasts as long as the block."""
         incident = Incident(kind, target, time.time(), None, [], detail)
         self._begin(incident)
         try:

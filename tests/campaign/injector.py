@@ -32,12 +32,9 @@ class Injector:
 
     Args:
         fleet: The processes.
-        network: Between them.
-        wire: To the broker.
+        network: The proxy between workers and queue.
+        wire: The connections to the broker.
         log: Where each fault is noted.
-
-    Attributes:
-        ending: Whether processes that end are no longer started again.
     """
 
     def __init__(self, fleet: Fleet, network: ChaosProxy, wire: Proxy, log: IncidentLog) -> None:
@@ -65,7 +62,7 @@ class Injector:
         }
 
     async def inject(self, faults: list[PlannedFault]) -> None:
-        """Return when the last fault is over and everything runs again."""
+        """Inject the faults; return when the last one is over and everything runs again."""
         began = time.monotonic()
         async with asyncio.TaskGroup() as group:
             for fault in faults:
@@ -156,7 +153,7 @@ class Injector:
             self._network.storage_outage = False
 
     async def _cut_broker(self, fault: PlannedFault) -> None:
-        """Cut all connections to the broker at once, and those that were opened meanwhile in the end."""
+        """Cut all connections to the broker, and again at the end; meanwhile, new ones transfer nothing."""
         async with self._broker_lock:
             with self._log.lasting(fault.kind, "broker", f"{fault.seconds} s"):
                 self._wire.cut()

@@ -16,22 +16,22 @@ WARM_UP = 60.0
 """Seconds in which a process may grow: modules, connections, threads, caches."""
 
 _SHORTEST = 120.0
-"""Seconds after which a slope means something."""
+"""Seconds for which a process must be watched after its warm-up, so that its slope means something."""
 
 _MEGABYTES = 25.0
-"""By how much the median may grow between the first and the last third: fragments, and what is under way."""
+"""By how many MB the median may grow from the first to the last third: fragmentation, and runs under way."""
 
 _OBJECTS = 20_000.0
-"""The same for objects: eight runs under way have a few thousand."""
+"""By how much the median number of objects may grow: eight runs under way have a few thousand."""
 
 
 class Slope(NamedTuple):
     """The growth of a process after it has warmed up.
 
     Attributes:
-        per_hour: By how much.
+        per_hour: The growth in an hour, by linear regression.
         growth: The last third's median minus the first third's.
-        seconds: How long it was watched.
+        seconds: How long the process was watched after it had warmed up.
     """
 
     per_hour: float
@@ -48,7 +48,7 @@ def slopes(samples: list[Sample]) -> Mapping[str, Slope]:
 
 
 def growing(evidence: Evidence, excuses: Excuses) -> Iterator[Violation]:
-    """The memory of queue and workers is flat."""
+    """The memory of queue and workers does not grow."""
     del excuses
     measured = ((evidence.memory, _MEGABYTES, "MB"), (evidence.objects, _OBJECTS, "objects"))
     for samples, tolerated, unit in measured:

@@ -17,7 +17,7 @@ _SENT_FOR = frozenset({"object", "link", "error", "reference"})
 
 
 class Key(NamedTuple):
-    """Return the key that identifies a message: repetitions have the same key."""
+    """What identifies a message: repetitions have the same key."""
 
     exchange: str
     task_id: str
@@ -26,7 +26,7 @@ class Key(NamedTuple):
 
 
 def messages_as_transitions(evidence: Evidence, excuses: Excuses) -> Iterator[Violation]:
-    """Each message is as its transition says, in order, and none is lost."""
+    """Each transition and artifact has its message, each message its transition, and all are in order."""
     received: defaultdict[str, list[ReceivedMessage]] = defaultdict(list)
     for message in evidence.messages:
         received[message.task_id].append(message)
@@ -43,7 +43,7 @@ def _key(message: ReceivedMessage) -> Key:
 
 
 def _transitions(task_id: str, stored: StoredTask) -> Iterator[Key]:
-    """Yield the messages of a task in their order."""
+    """Yield the keys of the messages that a task must have, in their order."""
     yield Key("task-defined", task_id, None)
     for run in stored.runs:
         if run.reason_created != "exception":

@@ -1,4 +1,4 @@
-"""The listener of a campaign: receives all messages about its tasks, through the wire that faults cut."""
+"""The listener of a campaign: receives all messages about its tasks, over a connection that faults cut."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ RESOLVED = frozenset({"task-completed", "task-failed", "task-exception"})
 """The exchanges of messages about resolved runs."""
 
 _QUIET = 5.0
-"""Seconds without a message after which there are no more: a listener reconnects within that time."""
+"""Seconds without a message after which none is expected: a listener reconnects within that time."""
 
 
 class Recorder:
     """Records messages until it is told that there will be no more.
 
     Args:
-        settings: The broker, at the other end of the wire.
-        task_queue_id: Of the tasks.
+        settings: The broker, by the address at which faults cut the connection.
+        task_queue_id: The task queue of the tasks.
         queue: The name of a durable queue.
-        noted: Called with each message.
+        noted: Called with each message that was recorded.
 
     Attributes:
-        messages: In the order in which they were received; an interrupted delivery is there again.
-        unreadable: Those that could not be decoded.
+        messages: The messages in the order of their delivery; repeated deliveries are repeated here.
+        unreadable: The messages that could not be decoded.
         ready: Set when the queue and its bindings exist: messages from then on are recorded.
     """
 
@@ -70,7 +70,7 @@ class Recorder:
         self.listener = AsyncListener(settings, bindings, queue=queue, wait_initial=0.1, wait_max=2)
 
     async def run(self) -> None:
-        """Record until `finish` was called and the stream is quiet."""
+        """Record messages until `finish` was called and no more arrive."""
         async with self.listener as listener:
             self.ready.set()
             while True:
@@ -81,7 +81,7 @@ class Recorder:
                     return
 
     def finish(self) -> None:
-        """End with the last message."""
+        """Let `run` end after the last message."""
         self._last = True
 
     def _record(self, event: Event) -> None:

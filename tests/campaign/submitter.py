@@ -1,4 +1,4 @@
-"""The client of a campaign: creates the planned tasks, cancels some, and looks until all have ended."""
+"""The client of a campaign: creates the planned tasks, cancels some, and waits until all have ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .task_plan import PlannedTask
 
 _AT_ONCE = 8
 _FORGOTTEN = 60.0
-"""Seconds after which a task does not count as active: the message about its end was lost with the queue."""
+"""Seconds after which a task no longer counts as active: the message about its end may have been lost."""
 
 _PATIENT = RetryPolicy(attempts=100, timeout=240, wait_max=2)
 _ENDS = frozenset({"completed", "failed", "exception"})
@@ -29,14 +29,14 @@ class Submitter:
     """Creates tasks while few are active.
 
     Args:
-        place: Where.
-        plan: The tasks.
+        place: The directory and addresses of the campaign.
+        plan: The tasks to create.
         backlog: How many tasks may be active.
-        deadline: After how many seconds tasks that never end miss their deadline.
+        deadline: Seconds from the creation to the deadline of tasks that must exceed it.
 
     Attributes:
         created: The tasks that were created.
-        failures: Calls that failed for good.
+        failures: The calls that failed after all retries.
     """
 
     def __init__(self, place: Place, plan: Iterator[PlannedTask], backlog: int, deadline: float) -> None:
@@ -53,7 +53,7 @@ class Submitter:
         self._ready = asyncio.Semaphore(_AT_ONCE)
 
     async def submit_until(self, moment: float) -> None:
-        """Create tasks until a moment."""
+        """Create tasks until a moment, in seconds since the epoch."""
         while time.time() < moment:
             await asyncio.sleep(0.02)
             now = time.time()
@@ -93,7 +93,7 @@ class Submitter:
         )
 
     def note(self, message: ReceivedMessage) -> None:
-        """Follow what becomes of the tasks."""
+        """Count active tasks by a message; cancel a task that was planned to be canceled when it runs."""
         if message.state in _ENDS:
             self._active.pop(message.task_id, None)
         else:
@@ -110,7 +110,7 @@ class Submitter:
             self.failures.append(f"cancelTask of {task_id}: {error}")
 
     async def drain(self, moment: float) -> None:
-        """Return when all tasks have ended, or at a moment."""
+        """Return when all tasks that are not blocked have ended, at the latest at a moment."""
         ended: dict[str, StoredTask] = {}
         while time.time() < moment:
             left = [each for each in self.created if each not in ended]
@@ -125,7 +125,7 @@ class Submitter:
             await asyncio.sleep(1)
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Wait for cancellations under way, and close the connections."""
         await asyncio.gather(*self._cancellations)
         await self._queue.close()
 

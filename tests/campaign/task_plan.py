@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 MEGABYTE = 1_000_000
 _PIECE = 1 << 16
 _NEIGHBORS = 60
-"""Dependencies are among so many tasks before."""
+"""The number of preceding tasks among which dependencies are chosen."""
 
 ENOUGH_RETRIES = 30
 
@@ -24,7 +24,7 @@ class Kind(NamedTuple):
     Attributes:
         weight: How many of the tasks are of this kind, in percent.
         reason: The `reasonResolved` of the last run.
-        retries_used: How many runs end as `intermittent-task` before.
+        retries_used: How many runs before the last one end as `intermittent-task`.
     """
 
     weight: int
@@ -58,7 +58,7 @@ class PlannedArtifact(NamedTuple):
     storage: str
 
     def content(self, task_id: str) -> Iterator[bytes]:
-        """Yield the content in pieces. A text is compressed on its way, other content is not."""
+        """Yield the content in pieces. Text is compressed for its upload; other content is not."""
         rng = random.Random(f"{task_id}/{self.name}")
         for start in range(0, self.size, _PIECE):
             length = min(_PIECE, self.size - start)
@@ -81,7 +81,7 @@ class PlannedTask:
         retries: How often the Queue retries it.
         dependencies: The tasks that it depends on.
         requires: `all-completed` or `all-resolved`.
-        artifacts: What it uploads.
+        artifacts: The artifacts that it uploads.
     """
 
     task_id: str
@@ -106,7 +106,7 @@ class PlannedTask:
 
 
 def planned_tasks(seed: int, *, longest: float, largest: int) -> Iterator[PlannedTask]:
-    """Yield the tasks without end, each after those that it depends on.
+    """Yield tasks without end, each after the tasks that it depends on.
 
     Args:
         seed: Two calls with the same arguments yield the same tasks.
@@ -162,11 +162,11 @@ def _retries(rng: random.Random, kind: str) -> int:
 def _dependencies(
     rng: random.Random, before: list[PlannedTask], blocked: set[str]
 ) -> tuple[list[PlannedTask], str]:
-    """Choose some of the tasks before, mostly of those that let a dependent run."""
+    """Return some of the preceding tasks, mostly ones that let a dependent run, and its `requires`."""
     requires = "all-resolved" if rng.random() < 0.3 else "all-completed"
     if rng.random() > 0.35 or not before:
         return [], requires
-    # the network may be down until a short deadline has passed, so that the task is never created
+    # Such a task may never be created: the network may be down until its short deadline has passed.
     before = [each for each in before if each.kind != "deadline"]
     met = [each for each in before if each.reason == "completed" and each.task_id not in blocked]
     among = before if requires == "all-resolved" or rng.random() < 0.1 else met

@@ -58,7 +58,7 @@ def test_every_kind_of_fault_strikes_also_in_a_short_campaign() -> None:
     assert faults == sorted(faults)
 
 
-def test_the_last_worker_is_never_ended_and_the_queue_not_in_the_end() -> None:
+def test_the_last_worker_is_never_ended_and_the_queue_is_not_killed_near_the_end() -> None:
     faults = planned_faults(1, seconds=3600, lease=12, slots=SLOTS)
     ended = {each.target for each in faults if each.kind in {"worker killed", "worker terminated"}}
     assert ended == {"w1", "w2"}
@@ -74,7 +74,7 @@ def test_a_recovery_ends_with_the_next_reclaim_of_the_same_slot() -> None:
     assert [(each.incident, each.seconds) for each in found] == [(killed, 2.5), (down, 0.5), (late, None)]
 
 
-def test_the_report_has_figures_and_violations() -> None:
+def test_the_report_has_counts_and_violations() -> None:
     report = table(outcome(), FOUND, 7)
     assert [
         line.split() for line in report.splitlines() if line.startswith(("tasks", "runs", "exchanges"))

@@ -74,9 +74,9 @@ async def proxy(behind: Behind, tmp_path: Path) -> AsyncIterator[ChaosProxy]:
 
 @contextmanager
 def reserved_port() -> Generator[int]:
-    """A port of the proxy's address that no other test gets: the server takes the same one of its address."""
+    """A port for the proxy that no other test gets; the server uses the same port at its own address."""
     with socket.socket() as reserved:
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the proxy may listen on it
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # so the proxy may listen, too
         reserved.bind((PROXY_HOST, 0))
         yield reserved.getsockname()[1]
 
@@ -129,7 +129,7 @@ async def test_a_broken_exchange_has_no_response(
 
 
 @pytest.mark.parametrize(("fault", "reached"), [("502 before", 0), ("502 after", 1)])
-async def test_a_bad_gateway_is_a_page(
+async def test_a_bad_gateway_is_a_502_with_a_page_in_html(
     proxy: ChaosProxy,
     behind: Behind,
     client: ClientSession,
@@ -208,7 +208,7 @@ async def test_successful_reclaims_are_noted(proxy: ChaosProxy, client: ClientSe
     assert [worker for _, worker in proxy.reclaims] == ["w1-1"]
 
 
-async def test_a_client_that_is_gone_is_gone_for_the_server_too(
+async def test_the_proxy_disconnects_from_the_server_when_the_client_disconnects(
     behind: Behind, client: ClientSession
 ) -> None:
     waiting = asyncio.create_task(client.post("/wait"))

@@ -35,7 +35,7 @@ def test_a_campaign_as_planned_has_no_violations() -> None:
 
 
 def task(task_id: str, *runs: Any, left: int = 30, of: int = 30) -> Plant:
-    """Replace what the queue knows of a task."""
+    """Replace a task in the queue's database."""
     return lambda evidence: evidence._replace(
         tasks={**evidence.tasks, task_id: StoredTask(of, left, list(runs))}
     )
@@ -65,7 +65,7 @@ def artifact(name: str, **changes: Any) -> Plant:
 
 
 def handler(*events: HandlerEvent) -> Plant:
-    """Replace what handlers said of the first task."""
+    """Replace the events of the first task's handlers."""
     return lambda evidence: evidence._replace(
         handlers=[*(each for each in evidence.handlers if each.task_id != DONE), *events]
     )
@@ -81,7 +81,7 @@ def without(exchange: str, task_id: str) -> Plant:
 
 
 def swapped(found: list[Any]) -> list[Any]:
-    """Exchange the last two messages of the first task."""
+    """Swap the last two messages of the first task."""
     places = [place for place, each in enumerate(found) if each.task_id == DONE]
     found = list(found)
     first, second = places[-3], places[-1]  # task-running and task-completed
@@ -273,7 +273,7 @@ def test_a_deviation_that_a_fault_explains_is_not_a_violation(incident: Incident
 @pytest.mark.parametrize(
     ("requires", "rules"), [("all-resolved", []), ("all-completed", ["scheduled early"])]
 )
-def test_a_claim_that_expired_may_schedule_dependents_for_which_resolved_is_enough(
+def test_a_claim_that_expired_may_schedule_dependents_that_require_all_resolved(
     requires: str, rules: Sequence[str]
 ) -> None:
     evidence = task(DEPENDENT, run(0, "failed", 1032, 1033))(world())
@@ -297,7 +297,7 @@ REPEATED = Incident("exchange: 502 after", f"POST /task/{RETRIED}/runs/0/excepti
 @pytest.mark.parametrize(
     ("incidents", "rules"), [([REPEATED], set[str]()), ([], {"scheduled early"})], ids=["explained", "not"]
 )
-def test_a_repeated_report_of_a_retried_run_may_schedule_dependents_for_which_resolved_is_enough(
+def test_a_repeated_report_of_a_retried_run_may_schedule_dependents_that_require_all_resolved(
     incidents: list[Incident], rules: set[str]
 ) -> None:
     given_back, ended = run(0, "intermittent-task", 1015, 1030), run(1, "completed", 1032, 1035)
@@ -314,7 +314,7 @@ def test_a_message_that_was_lost_when_the_queue_was_killed_is_found() -> None:
     assert {each.rule for each in violations(evidence)} == {"message lost"}
 
 
-def test_the_plan_is_the_same_for_the_same_task() -> None:
+def test_the_content_of_an_artifact_follows_from_its_task() -> None:
     first, second = planned(DONE).artifacts[0], planned(DONE).artifacts[0]
     assert b"".join(first.content(DONE)) == b"".join(second.content(DONE))
     assert b"".join(first.content(DONE)) != b"".join(first.content(LIVE))

@@ -1,14 +1,13 @@
 """How the examples of a document are run.
 
-Blocks in `python` are executed, one after the other in one namespace, and blocks in `console` are
-commands with what they print, where `...` stands for anything. A comment before a block may say what
-else to do with it:
+Blocks in `python` are executed, one after the other in one namespace. Blocks in `console` are commands and
+their output, where `...` stands for anything. A comment before a block may say what else to do with it:
 
-    <!-- file: NAME -->        it is the content of that file, in the directory that all examples run in
-    <!-- until: Ctrl-C -->     its command goes on, and is interrupted when it has printed what is shown
-    <!-- not run: REASON -->   it is left alone
+    <!-- file: NAME -->        the block is the content of a file in the directory in which all examples run
+    <!-- until: Ctrl-C -->     the command does not end: it is interrupted when it has printed what is shown
+    <!-- not run: REASON -->   the block is not run
 
-and a comment that begins with `hidden` holds Python that readers don't see.
+A comment that begins with `hidden` contains Python that readers don't see.
 """
 
 from __future__ import annotations
@@ -57,21 +56,21 @@ _STATEMENTS = (
     ast.ImportFrom,
     ast.With,
 )
-"""Statements of Python that a sentence is never parsed as."""
+"""Syntax of Python that no English sentence has: a paragraph with it is code."""
 
 
 def read_page(path: Path) -> Document:
-    """A page of documentation with its examples."""
+    """Return a page of documentation with its examples."""
     return Document.parse(str(path), _parse_page)
 
 
 def read_docstrings(path: Path) -> Document:
-    """A module with the examples of its docstrings."""
+    """Return a module with the examples in its docstrings."""
     return PythonDocStringDocument.parse(str(path), DocTestParser())
 
 
 def run(document: Document) -> int:
-    """Run all examples of a document; how many there were."""
+    """Run all examples of a document; return their number."""
     document.namespace["__name__"] = "__main__"
     count = 0
     for example in document.examples():
@@ -81,16 +80,16 @@ def run(document: Document) -> int:
 
 
 def left_alone(path: Path) -> list[str]:
-    """The languages of the blocks of a page that look like examples, and are not run."""
+    """Return the languages of those blocks of a page that look like examples and are not run."""
     page = Document(path.read_text(), str(path))
     blocks = [(region.lexemes["language"], _said_before(page, region.start)) for region in _fences(page)]
     return [language for language, (kind, _) in blocks if kind == "not run" or language == "text"]
 
 
 def unexplained_names(path: Path) -> set[str]:
-    """The names that examples of a page use, and that neither they define nor the page's text has as code.
+    """Return names in examples of a page that no example defines, and the text does not have as code.
 
-    Readers don't see the hidden blocks.
+    Hidden blocks do not count, as readers don't see them.
     """
     page = Document(path.read_text(), str(path))
     # Python 3.14 itself adds a name to modules with annotations in an `if` or a loop.
@@ -110,13 +109,13 @@ def _is_defined(symbol: symtable.Symbol) -> bool:
 
 
 def _names_read(block: symtable.SymbolTable) -> set[str]:
-    """The names of the module that a block reads, also in its functions and classes."""
+    """Return the global names that a block reads, also in its functions and classes."""
     read = {each.get_name() for each in block.get_symbols() if each.is_global() and each.is_referenced()}
     return read.union(*map(_names_read, block.get_children()))
 
 
 def left_alone_in_docstrings(path: Path) -> list[str]:
-    """The paragraphs of a module's docstrings that are code, and are not run."""
+    """Return the paragraphs of a module's docstrings that are code and are not run."""
     nodes = ast.walk(ast.parse(path.read_text()))
     texts = [each.value for each in nodes if isinstance(each, ast.Constant) and isinstance(each.value, str)]
     return [
@@ -168,7 +167,7 @@ def _evaluate(example: Example) -> str | None:
 
 
 def _said_before(document: Document, start: int) -> tuple[str, str]:
-    """The kind and the value of a comment right before a block; both empty without one."""
+    """Return the kind and the value of the comment right before a block; both are empty if there is none."""
     before = _COMMENT.search(document.text[:start])
     return (before[1], before[2]) if before else ("", "")
 
@@ -196,7 +195,7 @@ def _run_until_interrupted(example: Example) -> str | None:
     lines = (expected or "").splitlines(keepends=True)
     with subprocess.Popen(["bash", "-ec", f"exec {command}"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        limit = Timer(_SHELL_TIMEOUT, process.kill)  # which ends what is waited for here
+        limit = Timer(_SHELL_TIMEOUT, process.kill)  # then reading its output ends
         limit.start()
         printed = "".join(islice(process.stdout, len(lines)))
         process.send_signal(signal.SIGINT)
@@ -216,7 +215,7 @@ def _difference(command: str, expected: str, printed: str) -> str | None:
 
 
 def _commands(source: str) -> Iterator[tuple[str, str | None]]:
-    """Each command with what it prints; None where the block does not say."""
+    """Yield each command with its output; None where the block does not show any."""
     parts = _COMMAND.split(source)
     for command, output in zip(parts[1::2], parts[2::2], strict=True):
         yield command.replace("\n> ", "\n"), output if output.strip() else None

@@ -42,6 +42,6 @@ def test_the_slope_is_the_power_with_which_a_cost_grows(power: float, *, reached
     assert f"slope {power:.2f}" in plot(row)
 
 
-def test_rows_survive_being_kept() -> None:
+def test_rows_are_the_same_after_saving_and_loading() -> None:
     row = growth("a claim, ms", "tasks", [(10, 2.0), (100, 3.0)], 0.1)
     assert msgspec.json.decode(msgspec.json.encode(row), type=Row) == row

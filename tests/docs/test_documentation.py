@@ -28,13 +28,13 @@ NOT_RUN = {
     "docs/how-to/chain-of-trust.md": ["console"],
     "docs/how-to/deploying.md": ["console"],
     "docs/how-to/events.md": ["console"],
-    "docs/how-to/legacy-polling.md": ["console", "console"],  # a storage account
+    "docs/how-to/legacy-polling.md": ["console", "console"],  # they need a storage account
     "docs/how-to/tracing.md": ["console"],
     "docs/how-to/worker-runner.md": ["console"],
     "docs/leases.md": ["text"],
     "docs/tutorial.md": ["console"],
 }
-"""The blocks that no test can run, which say why, and pictures. They install things, or run the tests."""
+"""The languages of blocks that no test runs: pictures, and commands such as those that install things."""
 KINDS = ("added", "changed", "deprecated", "removed", "fixed", "security")
 
 
@@ -59,12 +59,12 @@ def local(page: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalQueue]:
 
 @pytest.fixture
 def reader(local: LocalQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody who follows a page or a docstring: in an empty directory, with a queue in the environment."""
+    """Be a reader who tries the examples: in an empty directory, with a queue in the environment."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TASKCLUSTER_ROOT_URL", local.root_url)
     monkeypatch.setenv("TASKCLUSTER_CLIENT_ID", local.client_id)
     monkeypatch.setenv("TASKCLUSTER_ACCESS_TOKEN", local.access_token)
-    monkeypatch.setenv("PYTHONWARNINGS", "ignore::DeprecationWarning")  # of plugins that happen to be here
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore::DeprecationWarning")  # of installed plugins
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
 
@@ -151,7 +151,7 @@ NOT_SAID = (
     "text or a path",
     "values are texts",
 )
-"""Phrases with a plainer form: by itself, by default, reclaimed, response, close, as usual, a str, …"""
+"""Phrases with a plainer form, such as by itself, by default, reclaimed, response, close, as usual, a str."""
 
 
 @pytest.mark.parametrize("path", [*PAGES, *MODULES], ids=name_of)
@@ -169,7 +169,7 @@ def test_names_and_texts_of_code_say_response_not_answer(path: Path) -> None:
 
 
 WIDEST = 90
-"""Characters that a block of code of the built documentation shows at 1280 px without scrolling."""
+"""Characters that fit a line of a code block in the built documentation, at a window width of 1280 px."""
 
 
 @pytest.mark.parametrize("page", PAGES_WITH_EXAMPLES, ids=name_of)

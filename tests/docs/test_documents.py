@@ -1,4 +1,4 @@
-"""The runner of examples notices what is wrong with them."""
+"""The runner of examples notices each way in which an example can be wrong."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_an_error_of_an_example_is_raised() -> None:
         run("```python\n1 / 0\n```\n")
 
 
-def test_examples_share_their_names_and_hidden_ones_with_them() -> None:
+def test_all_examples_of_a_page_share_their_names_also_hidden_ones() -> None:
     assert run("<!-- hidden:\na = 1\n-->\n```python\nb = a + 1\n```\n```python\nassert b == 2\n```\n") == 3
 
 
@@ -86,7 +86,7 @@ def test_a_command_that_goes_on_and_prints_something_else_is_noticed() -> None:
         run("<!-- until: Ctrl-C -->\n\n```console\n$ echo bad\ngood\n```\n")
 
 
-def test_a_command_that_does_not_know_an_interruption_is_noticed() -> None:
+def test_a_command_that_does_not_handle_an_interruption_is_noticed() -> None:
     with pytest.raises(SybilFailure, match="ended by signal 2"):
         run("<!-- until: Ctrl-C -->\n\n```console\n$ bash -c 'echo begun; exec sleep 600'\nbegun\n```\n")
 

@@ -20,7 +20,7 @@ COMMANDS = sorted(
     {
         command
         for command in re.findall(r"`(taskqueue [^`]+)`", PAGE)
-        if not command.startswith(("taskqueue listen", "taskqueue local"))  # these go on
+        if not command.startswith(("taskqueue listen", "taskqueue local"))  # these do not end by themselves
     }
 )
 

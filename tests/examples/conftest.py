@@ -18,15 +18,15 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def deployment(deployment: LocalQueue, monkeypatch: pytest.MonkeyPatch) -> LocalQueue:
-    """A queue that the environment names, in which this installation's commands are found."""
+    """Return a local queue that the environment names; PATH leads to this installation's commands."""
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     return deployment
 
 
 @pytest.fixture
 def working(deployment: LocalQueue) -> Callable[..., object]:
-    """`taskqueue work` with an example's class, while the block is entered."""
-    del deployment  # its variables are in the environment
+    """Return a context manager that runs `taskqueue work` with an example's class, and waits for its end."""
+    del deployment  # the environment has its variables
 
     @contextmanager
     def worker(name: str, task_queue_id: str, *options: str) -> Generator[subprocess.Popen[str]]:

@@ -1,4 +1,4 @@
-"""Grafana can import the dashboard, and what it and the alert rules of Prometheus ask for is there."""
+"""Grafana can import the dashboard; workers expose the metrics that it and the alert rules name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WIDTH = 24
 
 @pytest.fixture(scope="module")
 def exposed() -> dict[str, set[tuple[str, str]]]:
-    """The names of all samples of a worker, with their labels and the values of these."""
+    """Return the names of all samples of a worker, each with its pairs of label and value."""
     vitals = Vitals(
         has_claimed=True,
         since_claim=1.0,
@@ -81,7 +81,7 @@ def test_the_dashboard_has_what_grafana_needs_to_import_it() -> None:
     assert re.fullmatch(r"[\w-]{1,40}", DASHBOARD["uid"])
     assert DASHBOARD["schemaVersion"] >= 30
     assert {"from", "to"} == DASHBOARD["time"].keys()
-    assert "id" not in DASHBOARD, "of the Grafana that it was exported from"
+    assert "id" not in DASHBOARD, "the id belongs to the Grafana that exported the dashboard"
 
 
 def test_each_panel_has_what_grafana_needs_to_draw_it() -> None:

@@ -31,7 +31,7 @@ COMMAND = [sys.executable, "-m", "examples.demo"]
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """The output without a terminal, behind a proxy, with a deployment's credentials; and the directory."""
+    """Return what the demo prints without a terminal, in an environment with a proxy; and its directory."""
     folder = tmp_path_factory.mktemp("the [demo]")
     signed_in = {"TASKCLUSTER_CERTIFICATE": "{}", "TASKCLUSTER_PROXY_URL": "http://127.0.0.1:1"}
     proxy = {
@@ -53,11 +53,11 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
 
 
 def row(output: str, *cells: str) -> re.Match[str] | None:
-    """A row of a table with these cells at its beginning."""
+    """Return the table's first row that begins with these cells, if any."""
     return re.search("│ " + r" +│ +".join(map(re.escape, cells)) + " ", output)
 
 
-def test_it_shows_how_each_task_ended_as_the_graph_says(shown: tuple[str, Path]) -> None:
+def test_it_shows_that_each_task_ended_as_the_graph_says(shown: tuple[str, Path]) -> None:
     output, _ = shown
     graph = yaml.safe_load((ROOT / "examples/demo/graph.yml").read_text())
     assert {task["extra"]["expected"] for task in graph["tasks"].values()} >= {"failed", "malformed-payload"}
@@ -177,13 +177,13 @@ def test_a_worker_that_does_not_shut_down_in_time_is_killed_before_the_demo_ends
     monkeypatch.setattr(demo, "PATIENCE", 0.0)
     client = Client("demo-worker", slugid(), [])
     log = tmp_path / "worker.log"
-    with (  # noqa: PT012 - raised is what ends the block of the process
+    with (  # noqa: PT012 - the error must be raised in the inner block
         pytest.raises(KeyboardInterrupt),
         demo.worker_process(local_queue.root_url, client, 1, log) as process,
     ):
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-        vars(process)["_sigint_wait_secs"] = 0  # how long subprocess waits for the end after Ctrl-C
+        vars(process)["_sigint_wait_secs"] = 0  # seconds that subprocess waits for the process after Ctrl-C
         raise KeyboardInterrupt
     assert process.returncode == -signal.SIGKILL
 
@@ -219,7 +219,7 @@ def test_sources_that_do_not_exist_are_not_an_error_of_the_worker(
     assert run_worker(PipelineWorker, payload).outcome == outcome
 
 
-def test_a_worker_that_cannot_start_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_cannot_start_ends_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "TASK_QUEUE", "no task queue")
     with pytest.raises(RuntimeError, match=r"the worker ended with status 2: see .*worker\.log"):
         demo.main(tmp_path)

@@ -1,4 +1,4 @@
-"""The files of `examples/deploy`: what they run works, and hosts treat the worker as it needs."""
+"""The files of `examples/deploy`: they run workers that work, and grant them what they need."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has mo
 
 
 def own_address() -> str:
-    """A loopback address that no other process of the tests uses, so that the port of the files is free."""
+    """Return a loopback address for this process only: the port that the files name is free there."""
     return f"127.{os.getpid() >> 16 & 127 | 1}.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
 
 
@@ -50,7 +50,7 @@ def container_command() -> list[str]:
 
 
 def service() -> configparser.SectionProxy:
-    """How systemd runs the worker."""
+    """Return the section `Service` of the systemd unit."""
     unit = configparser.ConfigParser(interpolation=None, delimiters="=", comment_prefixes="#")
     unit.optionxform = str  # type: ignore[assignment,method-assign] # as configparser's documentation says
     unit.read(DEPLOY / "taskqueue-worker.service")
@@ -62,14 +62,14 @@ def manifests() -> list[dict[str, Any]]:
 
 
 def pod() -> dict[str, Any]:
-    """The specification of the pods."""
+    """Return the specification of the pods."""
     (deployment,) = manifests()
     spec: dict[str, Any] = deployment["spec"]["template"]["spec"]
     return spec
 
 
 def pod_environment(**fields: str) -> dict[str, str]:
-    """The variables of the pod's container, with the values that a field of the pod has."""
+    """Return the environment of the pod's container, given the pod's fields, such as `podIP`."""
     (container,) = pod()["containers"]
     return {
         each["name"]: fields[each["valueFrom"]["fieldRef"]["fieldPath"].rpartition(".")[2]]
@@ -100,7 +100,7 @@ def worker_with_a_task(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The working directory of the worker, with its files."""
+    """Return a working directory for the worker, with its module and its configuration."""
     shutil.copy(ROOT / "examples" / "command_worker.py", tmp_path)
     shutil.copy(DEPLOY / "worker.yml", tmp_path)
     return tmp_path
@@ -146,7 +146,7 @@ def test_the_pod_runs_as_the_user_of_the_image() -> None:
 def test_the_first_process_of_a_container_reaps_zombies_and_passes_on_signals() -> None:
     init, *arguments = json.loads(in_dockerfile(r"^ENTRYPOINT ([^\n]*)$"))
     assert (init, arguments) == (in_dockerfile(r"apt-get install [^\n]* (\w+) \\$"), ["--"])
-    assert "command" not in pod()["containers"][0]  # it would replace the entry point
+    assert "command" not in pod()["containers"][0]  # `command` would replace the entry point
 
 
 def test_hosts_grant_more_time_than_the_worker_takes_to_shut_down() -> None:
@@ -158,16 +158,16 @@ def test_hosts_grant_more_time_than_the_worker_takes_to_shut_down() -> None:
     assert pod()["terminationGracePeriodSeconds"] > needed
 
 
-def test_systemd_restarts_no_worker_with_a_wrong_configuration() -> None:
+def test_systemd_does_not_restart_a_worker_with_a_wrong_configuration() -> None:
     prevented = {int(status) for status in service()["RestartPreventExitStatus"].split()}
     assert prevented == {ExitStatus.WRONG_USE, ExitStatus.REFUSED}
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here to check its unit")
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     text = (DEPLOY / "taskqueue-worker.service").read_text()
     unit = tmp_path / "taskqueue-worker.service"
-    program = f'"{sys.executable}"'  # a path with spaces would be several words
+    program = f'"{sys.executable}"'  # quoted, as the path may have spaces
     unit.write_text(text.replace("/opt/worker/venv/bin/taskqueue", program).replace("User=worker", ""))
     result = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
     complaints = [line for line in result.stderr.splitlines() if unit.name in line]

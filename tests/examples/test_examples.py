@@ -33,7 +33,7 @@ Create = Callable[..., str]
 
 @pytest.fixture
 def create(queue: Queue, task_factory: TaskFactory) -> Create:
-    """Creates a task with a payload."""
+    """Return a function that creates a task with a payload, and returns the task's identifier."""
 
     def create_task(task_queue_id: str, payload: dict[str, Any], **keys: Any) -> str:
         task_id = slugid()
@@ -67,7 +67,7 @@ def test_the_command_worker_runs_commands_and_keeps_files(
 
 @pytest.fixture
 def upstream(queue: Queue, create: Create) -> str:
-    """A completed task with an artifact."""
+    """Return the identifier of a completed task with an artifact."""
     task_id = create("proj/upstream", {})
     [claim] = queue.claim_work("proj/upstream", worker_group="tests", worker_id="upstream").tasks
     run = queue.with_credentials(claim.credentials)
@@ -180,7 +180,7 @@ def test_the_script_fails_with_the_states_of_tasks_that_are_not_completed(queue:
     assert output.endswith("4 exception\n")
 
 
-def test_a_cache_lasts_from_task_to_task_if_the_task_has_its_scope(
+def test_tasks_that_have_the_scope_of_a_cache_share_it(
     working: Working, create: Create, queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EXAMPLE_CACHES", str(tmp_path))
@@ -318,7 +318,7 @@ def test_a_worker_that_shuts_down_reports_it_and_removes_incomplete_caches(
         retries=1,
     )
     with working("examples.cached_worker:CachedWorker", "proj/caches") as process:
-        begun.read_text()  # blocks until the command is that far
+        begun.read_text()  # blocks until the command has written to this FIFO
         process.send_signal(signal.SIGTERM)
     first, second = queue.status(task_id).status.runs
     assert first.reason_resolved == "worker-shutdown"
@@ -332,7 +332,7 @@ def test_the_example_s_own_tests_pass() -> None:
 
 
 @pytest.mark.usefixtures("deployment")
-def test_both_clients_do_each_step_of_the_move_alike() -> None:
+def test_taskcluster_and_our_client_do_each_step_of_the_migration_alike() -> None:
     pytest.importorskip("taskcluster")
     completed = subprocess.run(
         [sys.executable, "-m", "examples.moving_from_taskcluster"],

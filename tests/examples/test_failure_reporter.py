@@ -38,7 +38,7 @@ def fail(local: LocalQueue, definition: TaskDefinition) -> str:
 
 
 class Webhook:
-    """Receives reports, after it has responded with each status of an outage, the last one first."""
+    """Receives reports, after it has refused one with each status in `outage`, the last status first."""
 
     def __init__(self, *outage: int) -> None:
         self.outage = [*outage]
@@ -77,15 +77,15 @@ async def test_each_failed_task_is_reported_once_also_after_an_outage_of_the_web
             assert any(line.endswith(" 100") for line in report["log"])
             after = await asyncio.to_thread(fail, local, definition)
             assert (await webhook.received.get())["taskId"] == after
-            for each in (group, slugid()):  # a group may have no tasks yet
+            for each in (group, slugid()):  # the second group has no tasks yet
                 await reporter.report_group(each)
-            webhook.outage += [503] * 4  # a message is delivered twice
+            webhook.outage += [503] * 4  # each report fails often enough that the message is delivered twice
             during = await asyncio.to_thread(fail, local, definition)
             assert (await webhook.received.get())["taskId"] == during
             webhook.outage.append(400)
             another = FailureReporter(queue, session, str(server.make_url("/")))
             reported = (await queue.status(during)).status
-            with pytest.raises(ClientResponseError):  # a report that is refused for good is given up
+            with pytest.raises(ClientResponseError):  # the webhook refuses the report: it is not retried
                 await another.report(reported)
             assert webhook.received.empty()
             listening.cancel()

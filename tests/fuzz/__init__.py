@@ -1,1 +1,1 @@
-"""Fuzzing of everything that reads what others have written: `make fuzz`."""
+"""Fuzzing of everything that reads input from other programs or people: `make fuzz`."""

@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def _fuzz_queue(requests: int, seed: int) -> int:
-    """Send requests in batches, each to a new local queue, and say after each tenth one what was seen."""
+    """Send requests in batches, each to a new local queue; print the findings after each tenth batch."""
     started, seen = time.monotonic(), Findings()
     for batch, begin in enumerate(range(0, requests, BATCH)):
         size = min(BATCH, requests - begin)
@@ -69,7 +69,7 @@ def _fuzz_queue(requests: int, seed: int) -> int:
 
 def _fuzz(name: str, seconds: int) -> None:
     """Fuzz one parser; a finding is written to the working directory, as `crash-…`."""
-    atheris: Any = import_module("atheris")  # has no types
+    atheris: Any = import_module("atheris")  # atheris has no types
 
     with atheris.instrument_imports(include=["taskqueue_client"]):
         from tests.fuzz.targets import TARGETS

@@ -1,4 +1,4 @@
-"""Values that have been wrong somewhere: in addresses, headers, JSON, bodies, and between any two bytes."""
+"""Values that servers are known to mishandle, in addresses, headers, JSON, bodies, or at any place."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PIECES = (
     *(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET //h/api HTTP/1.1\r\n", b"GET ?x HTTP/1.1\r\n"),
     *(b"GET /\xff%zz?\xff HTTP/1.1\r\n", b"HTTP/1.0", b"a" * 20_000),
 )
-"""Bytes that are put into requests."""
+"""Bytes that are inserted anywhere into requests."""
 
 SEGMENTS = (
     *("", "%", "%00", "%ff", "..", "%2F", "a" * 5000, "1" * 400, "-1", "0x1", "01", "%0a", "*", ";", "+"),

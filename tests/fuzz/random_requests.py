@@ -1,7 +1,7 @@
 """Random requests to a local queue: nearly valid ones to each endpoint, and changed addresses and bytes.
 
-A seed repeats them: they follow from the random numbers, and from ids in the responses of the queue. They use
-few task ids, and so meet tasks in each state.
+A seed repeats the requests: they follow from random numbers, and from ids in the queue's responses. They use
+few task ids, so they reach tasks in each state.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.fuzz.valid_bodies import ValidBodies
 from tests.local.local_http import Key
 
 _LIFE_OF_AN_ID = 100
-"""After so many requests, a new task id is in use."""
+"""The number of requests after which a new task id replaces the oldest one."""
 
 _WEIGHTS = {
     "createArtifact": 16,
@@ -35,7 +35,7 @@ _WEIGHTS = {
     "rerunTask": 4,
 }
 _CHOSEN = [each for each in ENDPOINTS for _ in range(_WEIGHTS.get(each.name, 2 if each.parameters else 1))]
-"""Endpoints that lead to further states are called more often."""
+"""The endpoints to choose from. Those that lead to further states are repeated, to be called more often."""
 
 _ODDITIES: tuple[str, ...] = (
     "path",
@@ -50,7 +50,7 @@ _ODDITIES: tuple[str, ...] = (
     "method",
 )
 _FRAMING = {"Content-Length", "Transfer-Encoding", "Expect"}
-"""Headers that say where a request ends: with another one, a server may rightly wait for more."""
+"""Headers that say where a request ends: if one is changed, a server may rightly wait for more bytes."""
 
 _PRINTABLE = string.digits + string.ascii_letters + string.punctuation
 _REUSED = re.compile(rb'"(?:uploadId|continuationToken)": ?"([^"]+)"')
@@ -72,10 +72,10 @@ class Sent:
     """A request.
 
     Attributes:
-        data: What is sent.
-        method: Its method.
-        is_whole: Whether a response has to follow.
-        is_plain: Whether an error has to have the form of the services' errors.
+        data: The bytes that are sent.
+        method: The HTTP method.
+        is_whole: Whether the queue has to respond.
+        is_plain: Whether an error response must have the form of the services' errors.
         endpoint: The endpoint that it is for, such as `queue.claimWork`; empty for others.
     """
 
@@ -90,9 +90,9 @@ class RandomRequests:
     """An endless source of requests.
 
     Args:
-        random: Chooses.
+        random: Makes all choices.
         host: The local queue's host and port.
-        root: A client of the queue with all scopes.
+        root: The key of a client with all scopes.
         now: The queue's time, in seconds since the epoch.
     """
 
@@ -183,7 +183,7 @@ class RandomRequests:
         return json.dumps(value).encode()
 
     def _changed(self, value: Any) -> Any:
-        """Return JSON with one of its values replaced, removed or added."""
+        """Return a JSON value in which one value has been replaced, removed or added."""
         random = self._random
         if not isinstance(value, dict) or random.random() < 0.05:
             return random.choice(VALUES)
@@ -208,7 +208,7 @@ class RandomRequests:
         return {"Authorization": key.header(method, path, self._host, **stamp, **more)}
 
     def _temporary(self, now_ms: int) -> Key:
-        """Return temporary credentials; those with a changed certificate do not fit their signature."""
+        """Return temporary credentials; half have a changed certificate, which its signature does not fit."""
         scopes: list[str] = self._random.choice(([], ["queue:get-*"], ["queue:*"], ["*"], ["assume:*"]))
         key = self._root.temporary(scopes, start=now_ms, expiry=now_ms + 60_000)
         certificate = dict(key.ext or {})["certificate"]

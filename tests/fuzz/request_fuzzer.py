@@ -1,7 +1,7 @@
-"""Send random requests to a local queue; look for errors of the server, and changes by refused requests.
+"""Send random requests to local queues; look for errors of the server, and changes by refused requests.
 
-Each batch of requests has a queue of its own, on a held clock. The requests are sent from the queue's event
-loop, one after the other, so that what has changed when a response arrives was changed by its request.
+Each batch of requests has a separate queue, on a held clock. The requests are sent from the queue's event
+loop, one after the other, so everything that has changed when a response arrives was changed by its request.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ BATCH = 10_000
 """Requests to one queue: with more, listing all of its tasks would take most of the time."""
 
 _START = 1_800_000_000.0
-"""The time of the clock, in seconds since the epoch."""
+"""The time of the clock at the beginning, in seconds since the epoch."""
 
 _LONG_POLL = 20.0
 _TURNS = 200
-"""So many turns of the event loop are enough for a response, unless it waits for something."""
+"""Turns of the event loop that are enough for a response, unless the request waits for something."""
 
 _GIVE_UP = 20.0
-"""Seconds after which a response is missing."""
+"""Seconds after which a response counts as missing."""
 
 _STEPS = (1.0, 30.0, 700.0, 1300.0, 90_000.0)
 """Seconds by which the clock moves now and then: claims and deadlines pass, and artifacts expire."""
@@ -44,18 +44,18 @@ WRITTEN_BEFORE_A_REFUSAL = {
     "claimTask": {"task_queues", "workers", "claims"},
     "reclaimTask": {"task_queues", "workers", "claims"},
 }
-"""The tables to which a call writes as in the service, even if it is refused after that."""
+"""The tables to which a call writes before it may be refused, as in the service."""
 
 
 @dataclass
 class Findings:
-    """What was seen.
+    """What the requests of a batch, or of several, have shown.
 
     Attributes:
-        statuses: How often responses had each status.
-        without_response: How many requests had no response; only damaged ones may have none.
-        accepted: How often each endpoint has accepted a request.
-        wrong: What must not be, each with the request.
+        statuses: The number of responses with each status.
+        without_response: The number of requests without a response, which only damaged requests may be.
+        accepted: The number of requests that each endpoint has accepted.
+        wrong: The errors, each with its request.
     """
 
     statuses: Counter[int] = field(default_factory=Counter[int])
@@ -68,7 +68,7 @@ class Findings:
         return f"{statuses}, {self.without_response} without a response: {len(self.wrong)} findings"
 
     def add(self, other: Findings) -> None:
-        """Add those of another batch."""
+        """Add the findings of another batch."""
         self.statuses += other.statuses
         self.without_response += other.without_response
         self.accepted += other.accepted
@@ -76,7 +76,7 @@ class Findings:
 
 
 def fuzz(seed: int, count: int) -> Findings:
-    """Send so many requests, chosen by a seed, to a new local queue."""
+    """Send `count` requests, chosen by a seed, to a new local queue."""
     clock = MovableClock(_START, held=True)
     with LocalQueue(clock=clock, access_token="t" * 44) as local, _logged_errors() as errors:
         loop = local.call(asyncio.get_running_loop)
@@ -86,7 +86,7 @@ def fuzz(seed: int, count: int) -> Findings:
 
 @contextmanager
 def _logged_errors() -> Generator[list[str]]:
-    """Collect what is logged as an error, with tracebacks."""
+    """Yield a list that collects what is logged as an error, with tracebacks."""
     lines: list[str] = []
 
     class Collector(logging.Handler):
@@ -140,7 +140,7 @@ class _Fuzzer:
             connection.close()
 
     async def _open(self, *, new: bool) -> _Connection:
-        """Return a connection; it is kept unless it is for a request of which the end is not clear."""
+        """Return the shared connection; a new one, not to be shared, for a request without a certain end."""
         if not new and self._connection is not None and self._connection.is_kept:
             return self._connection
         host, _, port = self._host.partition(":")
@@ -150,14 +150,14 @@ class _Fuzzer:
         return connection
 
     async def _respond(self, sent: Sent, connection: _Connection) -> None:
-        """Wait for the response; a request that is not whole has until the server waits for more."""
+        """Wait for the response; if the request is not whole, only for some turns of the event loop."""
         for _ in range(_TURNS):
             if connection.done.is_set():
                 return
             await asyncio.sleep(0)
         if sent.endpoint == "queue.claimWork":
             self._clock.advance(_LONG_POLL)
-            self._changed.clear()  # what has become due is no change by the request
+            self._changed.clear()  # moving the clock has changed these tables, not the request
         if sent.is_whole:
             with suppress(TimeoutError):
                 await asyncio.wait_for(connection.done.wait(), _GIVE_UP)
@@ -183,7 +183,7 @@ class _Fuzzer:
 
 
 def _watch(local: LocalQueue, changed: set[str]) -> None:
-    """Note from now on which tables are written to."""
+    """From now on, add to `changed` the name of each table that is written to."""
     running: Any = local._running  # pyright: ignore[reportPrivateUsage] - to look at the database
     connection = running.core.store.connection
     connection.create_function("note_change", 1, changed.add)
@@ -200,7 +200,7 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked\r\n", re.IGNORECASE)
 _CLOSE = re.compile(rb"\r\nconnection: *close\r\n", re.IGNORECASE)
 _ERRORS_OF_OTHER_FORM = {404, 424}
-"""No route, or no object; and the content of an error artifact."""
+"""404 for an unknown route or object, and 424 for the content of an error artifact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ class _Response:
 
     @property
     def refused_by(self) -> str:
-        """The endpoint that an error names."""
+        """The endpoint that an error response names; empty if there is none."""
         found = re.search(rb'"requestInfo": \{\s*"method": "(\w+)"', self.body)
         return found[1].decode() if found else ""
 
@@ -230,10 +230,10 @@ class _Response:
 
 
 class _Connection(asyncio.Protocol):
-    """A connection that sends bytes as they are, and takes responses apart.
+    """A connection that sends requests as bytes, and parses the responses.
 
     Attributes:
-        done: There is a response, or the connection is closed.
+        done: Set when there is a response, or the connection is closed.
     """
 
     def __init__(self) -> None:
@@ -265,12 +265,12 @@ class _Connection(asyncio.Protocol):
 
     @property
     def is_kept(self) -> bool:
-        """Whether another request may follow the response."""
+        """Whether another request may be sent over this connection."""
         is_open = not self._transport.is_closing()
         return is_open and self._received.startswith(b"HTTP/1.1") and not _CLOSE.search(self._received)
 
     def responses(self) -> Iterator[_Response]:
-        """The complete final responses that have arrived."""
+        """Yield the responses that have arrived completely, except interim ones (1xx)."""
         rest = bytes(self._received)
         while b"\r\n\r\n" in rest:
             head, _, rest = rest.partition(b"\r\n\r\n")

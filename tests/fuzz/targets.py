@@ -1,4 +1,4 @@
-"""The parsers of input that others have written, and the errors with which they may refuse it."""
+"""The parsers of input from other programs or people, and the errors with which they may refuse it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Target = Callable[[bytes], bool]
 """Reads bytes; returns whether they were accepted. Any exception is a bug."""
 
 _MOST = 1_000_000
-"""Bytes that a compressed response may have."""
+"""The largest number of bytes to which a compressed response may expand."""
 
 _WIRE = Wire("https://tc.example.com", None, SystemClock())
 _TASK = "fN1SbArXTPSVFNUvaOlinQ"
@@ -63,7 +63,7 @@ def ext(data: bytes) -> bool:
 
 
 def certificate(data: bytes) -> bool:
-    """As the local queue reads one that a caller presents, and as a client reads its own."""
+    """Read a certificate as the local queue reads a caller's, and as a client reads its own."""
     text = data.decode("latin-1")
     try:
         document = json.loads(text)
@@ -78,7 +78,7 @@ def certificate(data: bytes) -> bool:
 
 
 def json_response(data: bytes) -> bool:
-    """The first byte chooses the status, the rest is the body."""
+    """Decode a response: the first byte chooses the status, the rest is the body."""
     status = (200, 400, 401, 404, 409, 500)[data[0] % 6] if data else 200
     response = Response(status, {"content-type": "application/json"}, data[1:])
     decoded = [_accepted(partial(_WIRE.decode, each, response), errors.CallFailed) for each in _CALLS]
@@ -86,7 +86,7 @@ def json_response(data: bytes) -> bool:
 
 
 def amqp_message(data: bytes) -> bool:
-    """The routing key is the first line; nothing may be raised at all: a message would end the listener."""
+    """Read a message; the first line is the routing key. It must raise nothing: that would end a listener."""
     key, _, body = data.partition(b"\n")
     known = DuplicateFilter()
     readable = False
@@ -186,5 +186,5 @@ CORPUS = Path(__file__).parent / "corpus"
 
 
 def corpus(target: str) -> list[bytes]:
-    """Return what is known to be worth a try; the files whose names begin with `good` are accepted."""
+    """Return the inputs to try for a target, which accepts those in files with names like `good…`."""
     return [each.read_bytes() for each in sorted((CORPUS / target).iterdir())]

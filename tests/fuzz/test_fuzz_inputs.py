@@ -12,7 +12,7 @@ from tests.fuzz.targets import CORPUS, TARGETS, corpus
 
 @st.composite
 def changed(draw: st.DrawFn, known: list[bytes]) -> bytes:
-    """Known inputs with some bytes replaced, removed, repeated, or taken from another one."""
+    """Generate known inputs with some bytes replaced, removed, repeated, or taken from another input."""
     data = draw(st.sampled_from(known))
     for _ in range(draw(st.integers(0, 4))):
         start = draw(st.integers(0, len(data)))
@@ -44,7 +44,7 @@ def test_every_input_is_read_or_refused(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_corpus_has_inputs_of_either_kind(target: str) -> None:
-    """Otherwise a target that refuses everything, or nothing, would look like a safe one."""
+def test_a_target_accepts_the_good_inputs_of_the_corpus_and_refuses_the_others(target: str) -> None:
+    """Without this test, a target that refuses everything, or nothing, would look like a safe one."""
     for path in (CORPUS / target).iterdir():
         assert TARGETS[target](path.read_bytes()) == path.name.startswith("good"), path

@@ -11,18 +11,18 @@ from typing import Any
 from taskqueue_client.local.times import text
 
 _IDS = 6
-"""Task ids in use at a time; with fewer, all would be taken, and with more, few would be met again."""
+"""Task ids in use at a time: with fewer, all would exist already; with more, few would be used again."""
 
 
 class ValidBodies:
-    """Makes bodies that fit the schemas, and the ids in them.
+    """Makes bodies that match the schemas, and the ids in them.
 
     Args:
-        random: Chooses.
+        random: Makes all choices.
         now: The queue's time, in seconds since the epoch.
 
     Attributes:
-        ids: Those of tasks and of task groups.
+        ids: The ids of tasks and of task groups.
         seen: Upload ids and continuation tokens from responses.
     """
 
@@ -55,7 +55,7 @@ class ValidBodies:
         return self._makers[schema]()
 
     def use_new_id(self) -> None:
-        """Let a new id take the place of the oldest one."""
+        """Replace the oldest id by a new one."""
         self.ids.append(self._slugid())
 
     def _slugid(self) -> str:

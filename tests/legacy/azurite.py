@@ -13,10 +13,10 @@ KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr
 
 
 class Azurite:
-    """The queue service of an emulator, which keeps its port and its folder when it is started again.
+    """The queue service of the emulator; when it is started again, it has the same port and data.
 
     Args:
-        folder: For its data.
+        folder: The directory of its data.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -38,7 +38,7 @@ class Azurite:
         return f"DefaultEndpointsProtocol=http;{account};QueueEndpoint={endpoint};"
 
     def start(self) -> None:
-        """Return when it accepts requests."""
+        """Start the emulator; return when it accepts requests."""
         command = ["node", str(MAIN), "--queueHost", "127.0.0.1", "--queuePort", str(self._port)]
         command += [
             "--location",

@@ -1,4 +1,4 @@
-"""A real emulator of Azure storage, and a local queue whose tasks are messages in it."""
+"""Fixtures: an emulator of Azure storage, and a local queue that puts messages about tasks into it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.worker.queue_world import World
 
 @pytest.fixture(scope="session")
 def emulator_installed() -> None:
-    """Skip where there is no node, no Azurite, or no client library of Azure."""
+    """Skip the test if node, Azurite or the client library of Azure is not installed."""
     pytest.importorskip("azure.storage.queue", reason="azure-storage-queue is not installed")
     missing = "node" if shutil.which("node") is None else "" if MAIN.exists() else f"azurite ({MAIN})"
     if missing:
@@ -31,7 +31,7 @@ def azurite(
     emulator_installed: None,  # noqa: ARG001 - skips
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Azurite]:
-    """One for all tests, which use different task queues."""
+    """An emulator for all tests: each test uses another task queue."""
     emulator = Azurite(tmp_path_factory.mktemp("azurite"))
     yield emulator
     emulator.kill()
@@ -42,7 +42,7 @@ def own_azurite(
     emulator_installed: None,  # noqa: ARG001 - skips
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Azurite]:
-    """One that a test may kill."""
+    """An emulator for one test, which may kill it."""
     emulator = Azurite(tmp_path_factory.mktemp("own_azurite"))
     yield emulator
     emulator.kill()
@@ -61,7 +61,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def task_queue_id() -> str:
-    """Another one in each test."""
+    """A task queue that no other test uses."""
     return f"legacy-{os.getpid()}/worker-{next(_numbers)}"
 
 

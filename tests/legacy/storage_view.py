@@ -10,7 +10,7 @@ from tests.legacy.azurite import Azurite
 
 
 class StorageView:
-    """The storage queues of a task queue."""
+    """The storage queues of a task queue: `7` (highest priority) to `1`, and `all` of the first draft."""
 
     def __init__(self, azurite: Azurite, task_queue_id: str) -> None:
         from azure.storage.queue import QueueServiceClient
@@ -22,21 +22,21 @@ class StorageView:
         (self.names["all"],) = queue_names(task_queue_id, ["all"])
 
     def visible(self, suffix: str = "1") -> list[dict[str, Any]]:
-        """The decoded texts of messages that a poll would return."""
+        """Return the decoded texts of the messages that polls would return."""
         from azure.core.exceptions import ResourceNotFoundError
 
         try:
             found = self.service.get_queue_client(self.names[suffix]).peek_messages(max_messages=32)
         except ResourceNotFoundError:
-            return []  # an emulator that was killed has lost the latest
+            return []  # an emulator that was killed has lost its latest queues
         return [json.loads(base64.b64decode(each.content)) for each in found]
 
     def runs(self, suffix: str = "1") -> list[tuple[str, int]]:
-        """Tasks and runs of the messages that a poll would return."""
+        """Return the tasks and runs of the messages that polls would return."""
         return sorted((each["taskId"], each["runId"]) for each in self.visible(suffix))
 
     def count(self, suffix: str = "1") -> int:
-        """The number of messages, those that are hidden included."""
+        """Return the number of messages, including hidden ones."""
         properties: Any = self.service.get_queue_client(self.names[suffix]).get_queue_properties()
         return int(properties.approximate_message_count)
 

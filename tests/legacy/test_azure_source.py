@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("served")
 
 @pytest.fixture
 def served(world: World, task_queue_id: str) -> None:
-    """The local queue puts messages about the task queue."""
+    """Let the local queue put messages about the task queue: it begins at the first request for URLs."""
     world.queue.send(poll_task_urls(task_queue_id))
 
 
@@ -79,7 +79,7 @@ async def source(world: World, task_queue_id: str, clock: WorkerClock) -> AsyncI
 
 @pytest.fixture
 def create(world: World, storage: StorageView, task_queue_id: str) -> Any:
-    """Create a task, and wait for its message."""
+    """Return a function that creates a task, and waits for its message."""
 
     def make(**changes: Any) -> str:
         before = sum(storage.count(each) for each in "7654321")
@@ -91,7 +91,7 @@ def create(world: World, storage: StorageView, task_queue_id: str) -> Any:
 
 
 async def claim_nothing(source: AzureTaskSource, clock: WorkerClock) -> None:
-    """Claim, and move the clock past the pause of a round that finds nothing."""
+    """Claim; the polls must find nothing. Move the clock past the pause after them."""
     claiming = asyncio.create_task(source.claim(8))
     while not claiming.done():
         await asyncio.wait([claiming], timeout=0.05)
@@ -261,13 +261,13 @@ class TestClaims:
 
     @staticmethod
     async def _claim(source: AzureTaskSource, clock: WorkerClock) -> Any:
-        """Claim with a clock that runs: refused calls are repeated after some tenths of a second."""
+        """Claim on a running clock: failed calls are retried after some tenths of a second."""
         clock.release()
         return await source.claim(8)
 
 
 class TestMessagesThatAreNotClaimed:
-    async def test_those_that_were_polled_15_times_are_an_alert_and_deleted(
+    async def test_those_that_were_polled_15_times_are_deleted_with_an_alert_in_the_log(
         self,
         source: AzureTaskSource,
         create: Any,
@@ -354,7 +354,7 @@ class TestUrls:
         assert "sig=" not in str(caught.value) + repr(caught.value)
         assert ids(await source.claim(1)) == [task_id]
 
-    async def test_of_a_queue_that_is_gone_are_replaced(
+    async def test_of_a_storage_queue_that_is_gone_are_replaced(
         self,
         source: AzureTaskSource,
         storage: StorageView,
@@ -367,7 +367,7 @@ class TestUrls:
             await source.claim(1)
         await claim_nothing_at_once(source, clock, monkeypatch)
 
-    async def test_of_a_modern_queue_are_an_error_that_ends_a_worker(
+    async def test_from_a_deployment_without_legacy_polling_are_an_error(
         self, task_queue_id: str, clock: WorkerClock
     ) -> None:
         with LocalQueue() as local:
@@ -402,7 +402,7 @@ class TestUrls:
 async def claim_nothing_at_once(
     source: AzureTaskSource, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Claim without the pause of a round that finds nothing."""
+    """Claim; the polls must find nothing. Leave out the pause after them."""
 
     async def no_pause(_: float) -> None:
         pass
@@ -412,7 +412,7 @@ async def claim_nothing_at_once(
 
 
 def expired(azurite: Azurite, url: str) -> str:
-    """A URL whose signature is good, and ended a minute ago."""
+    """Return the URL with a right signature that expired a minute ago."""
     from azure.storage.queue import QueueSasPermissions, generate_queue_sas
 
     from tests.legacy.azurite import ACCOUNT, KEY

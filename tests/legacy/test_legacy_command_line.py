@@ -71,7 +71,7 @@ def test_a_connection_string_that_cannot_be_used_is_an_error_that_does_not_show_
 
 
 def test_without_the_extra_the_error_says_how_to_install_it(folder: Path) -> None:
-    (folder / "azure").mkdir()  # a package in the way, without the modules of the extra
+    (folder / "azure").mkdir()  # it shadows the real package, and has no modules
     (folder / "azure" / "__init__.py").touch()
     status, errors = refused("local", "--legacy-azure", "any")
     assert status == ExitStatus.WRONG_USE
@@ -79,13 +79,13 @@ def test_without_the_extra_the_error_says_how_to_install_it(folder: Path) -> Non
 
 
 def refused(*arguments: str) -> tuple[int, str]:
-    """The exit status and the errors of a command that ends by itself."""
+    """Run a command that ends by itself; return its exit status and its standard error."""
     with running(*arguments) as process:
         _, errors = process.communicate(timeout=60)
     return process.returncode, errors
 
 
-def test_a_modern_deployment_ends_a_polling_worker_with_the_reason(
+def test_a_polling_worker_ends_with_the_reason_at_a_deployment_without_legacy_polling(
     local_queue: LocalQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     credentials: Credentials = local_queue.credentials

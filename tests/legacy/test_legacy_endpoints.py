@@ -39,14 +39,14 @@ def get(url: str) -> requests.Response:
 
 
 class Polling:
-    """A worker of the first draft, by hand."""
+    """The calls of a worker that follows the first draft of legacy polling."""
 
     def __init__(self, world: World, task_queue_id: str) -> None:
         self._world, self._task_queue_id = world, task_queue_id
         self._url = world.queue.send(poll_task_url(task_queue_id)).signed_poll_task_url
 
     def message(self) -> str:
-        """The response to a poll that found something."""
+        """Poll until a message comes; return the response."""
         found: list[str] = []
 
         def poll() -> bool:
@@ -78,7 +78,7 @@ def create(world: World, task_queue_id: str) -> Callable[..., str]:
 
 
 def forged(xml: str, change: dict[str, object]) -> str:
-    """A response to a poll with another text."""
+    """Return a response to a poll whose message has some other fields."""
     before, _, rest = xml.partition("<MessageText>")
     encoded, _, after = rest.partition("</MessageText>")
     text = {**json.loads(base64.b64decode(encoded)), **change}
@@ -100,7 +100,7 @@ class TestPollTaskUrls:
             assert "/messages/{{messageId}}?popreceipt={{popReceipt}}&" in each.signed_delete_url
             assert get(each.signed_poll_url).status_code == 200
 
-    def test_the_urls_are_valid_from_15_minutes_ago_for_30_minutes_and_may_only_process_messages(
+    def test_the_urls_are_valid_from_15_minutes_ago_to_30_minutes_ahead_and_only_for_processing_messages(
         self, world: World, task_queue_id: str
     ) -> None:
         response = world.queue.send(poll_task_urls(task_queue_id))
@@ -132,7 +132,7 @@ class TestPollTaskUrls:
         assert get(url.replace("-7/", "-6/")).status_code == 403
 
     @pytest.mark.usefixtures("emulator_installed")
-    def test_a_storage_that_is_gone_is_an_internal_error_of_the_queue(self, task_queue_id: str) -> None:
+    def test_a_storage_that_cannot_be_reached_is_an_internal_error(self, task_queue_id: str) -> None:
         nowhere = Azurite.connection_string_of("http://127.0.0.1:9/devstoreaccount1")
         with LocalQueue(legacy_azure=nowhere) as local, Queue(local.root_url, local.credentials) as queue:
             call = poll_task_urls(task_queue_id)
@@ -258,7 +258,7 @@ class TestMessages:
         world.queue.change_task_priority(task_id, "high")
         until(lambda: (storage.count("1"), storage.runs("5")) == (0, [(task_id, 0)]))
 
-    def test_go_when_the_task_is_canceled_or_done_in_the_modern_way(
+    def test_are_deleted_when_the_task_is_canceled_or_resolved_by_a_worker_that_does_not_poll(
         self, world: World, storage: StorageView, create: Callable[..., str], task_queue_id: str
     ) -> None:
         world.queue.send(poll_task_urls(task_queue_id))
@@ -291,7 +291,7 @@ class TestMessages:
         until(lambda: storage.runs() == [(task_id, 1)])
         assert storage.count() == 1
 
-    def test_of_a_run_without_retries_are_not_kept_for_the_next_one(
+    def test_of_a_claimed_run_of_a_task_without_retries_are_deleted(
         self, world: World, storage: StorageView, create: Callable[..., str], task_queue_id: str
     ) -> None:
         world.queue.send(poll_task_urls(task_queue_id))
@@ -318,7 +318,7 @@ class TestMessages:
         create: Callable[..., str],
         task_queue_id: str,
     ) -> None:
-        """The storage refuses to update them: a poll makes another receipt."""
+        """The queue cannot update such a message: the poll has replaced the receipt that it knows."""
         first, second = create(retries=0), create()
         until(lambda: storage.count("all") == 2)
         polling.message()
@@ -346,7 +346,7 @@ class TestMessages:
 
     @staticmethod
     def _maintained(world: World, task_id: str) -> tuple[int, datetime] | None:
-        """The run of a message and the end of its invisibility, as the storage has confirmed them."""
+        """Return the run of a message, and when the message becomes visible, as the storage has confirmed."""
         deployment = world.local._deployment
         assert deployment is not None
         row = world.local.call(

@@ -19,7 +19,7 @@ from tests.legacy.azurite import Azurite
 from tests.worker.queue_world import World
 
 TASKS = int(os.environ.get("TASKQUEUE_TEST_LEGACY_TASKS", "120"))
-"""2,000 take some minutes."""
+"""The number of tasks; 2,000 take some minutes."""
 
 WAIT = 60 + TASKS / 5
 PRIORITIES = ("lowest", "medium", "highest")
@@ -60,7 +60,7 @@ class Record:
 
 @contextmanager
 def working(worker: WorkerLoop) -> Generator[WorkerLoop]:
-    """Run a worker in a thread; it may finish what it has at the end."""
+    """Run a worker in a thread; shut it down after the block, and let it finish its runs."""
     thread = threading.Thread(target=worker.serve)
     thread.start()
     try:
@@ -110,7 +110,7 @@ def test_no_task_is_lost_and_none_runs_twice_though_the_storage_is_killed(
                 own_azurite.kill()
                 tasks += [world.create(taskQueueId=task_queue_id) for _ in range(TASKS // 2)]
                 record.until(lambda: record.total("modern") == TASKS // 5)
-            with working(modern[1]):  # all of its tasks are claimed while the storage is gone
+            with working(modern[1]):  # it claims all its tasks while the storage is down
                 record.until(lambda: record.total("modern") == TASKS // 5 * 2)
             before = record.total("polling")
             own_azurite.start()

@@ -2,9 +2,8 @@
 
     python -m tests.mutation [--seed 0] [--tenths 2] [AREA…]
 
-The sample of a seed is always the same: the mutants whose number ends with certain digits. A mutant
-that only changes the wording of a sentence counts neither way, nor do those that change nothing, which
-`equivalent.toml` lists.
+A seed always chooses the same sample: the mutants whose number ends with certain digits. Mutants that only
+change the wording of a sentence are not counted, nor are those in `equivalent.toml`, which change nothing.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from tests.mutation.areas import AREAS, Area
 ROOT = Path(__file__).parents[2]
 EQUIVALENT = tomllib.loads((Path(__file__).parent / "equivalent.toml").read_text())["mutant"]
 ENOUGH = 0.95
-"""The part of the killable mutants of an area that has to be killed."""
+"""The share of the killable mutants of an area that the tests have to kill."""
 
 KILLED = {"killed", "segfault"}
-"""The verdicts that say that a test has failed. A timeout does not: pytest ends a test that hangs."""
+"""The verdicts that mean that a test has failed. `timeout` does not: pytest itself ends a test that hangs."""
 
 SURVIVED = {"survived", "no tests"}
 
@@ -91,7 +90,7 @@ def _try(name: str, digits: str, workers: int) -> bool:
 
 
 def reported(name: str, counts: Counter[str], survivors: list[str], log: Path) -> bool:
-    """Print what became of the mutants of an area; return whether enough of them were killed."""
+    """Print how the mutants of an area count; return whether all were tried and enough were killed."""
     killable = counts["killed"] + counts["survived"]
     share = counts["killed"] / killable if killable else 0.0
     print(
@@ -108,7 +107,7 @@ def reported(name: str, counts: Counter[str], survivors: list[str], log: Path) -
 
 
 def _copy(name: str, area: Area) -> Path:
-    """Copy the tree, so that an interrupted run leaves no mutant behind."""
+    """Copy the repository: an interrupted run must not leave a mutant in it. Return the copy."""
     folder = ROOT / "build" / "mutants" / name
     shutil.rmtree(folder, ignore_errors=True)
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -146,7 +145,7 @@ def judged(mutant: Mutant, diff: str) -> str:
 
 
 def _is_wording(removed: str, added: str) -> bool:
-    """Return whether only sentences differ. A string without a space is a name, which has to be right."""
+    """Return whether the changed strings are all sentences: one without a space is a name, which matters."""
     if re.sub('"XX|XX"', '"', added).lower() != removed.lower():
         return False
     strings = zip(TEXT.findall(removed), TEXT.findall(added), strict=True)

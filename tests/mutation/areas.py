@@ -1,6 +1,6 @@
-"""The modules that are mutated, and the tests that have to notice.
+"""The modules that are mutated, and the tests that have to notice the mutants.
 
-Modules that end processes, such as `worker/commands/command_process.py`, are not among them: some of their
+Modules that end processes, such as `worker/commands/command_process.py`, are not mutated: some of their
 mutants would kill all processes of the machine.
 """
 
