@@ -26,25 +26,25 @@ def world() -> Iterator[World]:
 
 @pytest.fixture
 def told() -> Told:
-    """What a keeper has told its worker."""
+    """The events that a keeper reports to its worker."""
     return Told()
 
 
 @pytest.fixture
 def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No claim request is aborted for its age when claiming stops: a busy machine is slow."""
+    """Treat each open claim request as young, so that stopping does not abort it: a busy machine is slow."""
     monkeypatch.setattr(claiming, "PROMPT", 10 * WAIT)
 
 
 @pytest.fixture
 def held_clock(world: World) -> None:
-    """The queue's clock moves only when the test moves it: what is delayed on it never arrives."""
+    """Hold the queue's clock: until the test moves it, delayed requests do not end."""
     world.local.clock.hold()
 
 
 @pytest.fixture
 def context(tmp_path: Path) -> Iterator[CommandContext]:
-    """What commands need of a run."""
+    """Yield what commands need of a run."""
     with context_in(tmp_path) as found:
         yield found
 

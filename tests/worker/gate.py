@@ -14,7 +14,7 @@ class Gate(logging.Handler):
     """Blocks the thread that reports the beginning of a run.
 
     Attributes:
-        reached: Is set when a run begins.
+        reached: Set when a run begins.
         opened: Set it to let the thread continue.
     """
 
@@ -30,7 +30,7 @@ class Gate(logging.Handler):
 
 @contextmanager
 def gate_before_handlers() -> Generator[Gate]:
-    """A gate before each handler; open in the end."""
+    """Stop each run before its handler until the gate is opened, at the latest at the end of the block."""
     logger = logging.getLogger("taskqueue_client.worker")
     gate, level = Gate(), logger.level
     logger.addHandler(gate)

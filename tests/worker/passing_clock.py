@@ -1,4 +1,4 @@
-"""A clock for a test that wants to know when something is attempted, not to wait for it."""
+"""A clock for tests that check when something is attempted, without waiting."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PassingClock:
         self.sleeps: list[float] = []
 
     def now(self) -> float:
-        """See `Clock.now`. Signatures stay valid: the service has the machine's time."""
+        """See `Clock.now`. Stands still: signatures stay valid, as the service has the machine's time."""
         return self._started
 
     def monotonic(self) -> float:

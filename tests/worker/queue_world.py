@@ -23,7 +23,7 @@ from taskqueue_client.worker.threads import EventThread
 
 TASK_QUEUE_ID = "test-provisioner/test-worker"
 WAIT = 90.0
-"""Seconds after which a test gives up on something that should have happened long before."""
+"""Seconds after which a test fails if what it waits for has not happened."""
 
 
 def iso(moment: datetime) -> str:
@@ -31,15 +31,15 @@ def iso(moment: datetime) -> str:
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Return when the condition holds."""
+    """Wait until the condition holds; fail after `WAIT` seconds."""
     give_up = time.monotonic() + WAIT
     while not condition():
-        assert time.monotonic() < give_up, "waited in vain"
+        assert time.monotonic() < give_up, f"the condition did not hold within {WAIT:.0f} s"
         time.sleep(0.01)
 
 
 class World:
-    """A local queue, a client of it with all scopes, and what it is easy to ask for here."""
+    """A local queue, a client of it with all scopes, and short forms of frequent calls."""
 
     def __init__(self, local: LocalQueue) -> None:
         self.local = local
@@ -72,11 +72,11 @@ class World:
         return self.status(task_id).runs[run_id]
 
     def until_struck(self, left: int = 0) -> None:
-        """Wait until requests have met all faults except `left` of them."""
+        """Wait until requests have met all faults of the queue except `left` of them."""
         until(lambda: len(self.local.faults.waiting()) <= left)
 
     def until_changed(self, task_id: str, before: Run) -> None:
-        """Wait until the first run differs from what it was."""
+        """Wait until the first run of a task differs from `before`."""
         until(lambda: self.run(task_id) != before)
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class World:
 
 
 class QuickRetries:
-    """The queue's held clock for a keeper: who waits for a retry moves it, who waits for longer does not."""
+    """The queue's held clock for a keeper: waits for retries move the clock, longer waits do not."""
 
     LONGEST_RETRY = 460.0
     LONGEST_LEASE = 1200.0
@@ -115,10 +115,10 @@ class QuickRetries:
 
 
 class Told:
-    """The events of a keeper, as queues that a test can wait on.
+    """The events of a keeper, in queues and lists that a test can wait for.
 
     Attributes:
-        asked: The task queues of the claim requests.
+        asked: The task queue of each claim request that succeeded or failed.
     """
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ class Told:
         ended[result].put(None)
 
     def runs(self, count: int) -> list[ClaimedRun]:
-        """The next `count` runs that were claimed."""
+        """Wait for claimed runs; return them as soon as there are `count` or more."""
         found: list[ClaimedRun] = []
         while len(found) < count:
             found += self.claims.get(timeout=WAIT)
@@ -162,7 +162,7 @@ class Told:
 
 
 class RunningKeeper:
-    """A keeper, and a separate event loop to wait for it."""
+    """A keeper, and a separate event loop for calls that wait for it."""
 
     def __init__(
         self, make_queue: Callable[[], AsyncQueue], config: WorkerConfig, told: Told, clock: Clock
@@ -202,7 +202,7 @@ def running_keeper(
     credentials: Credentials | None = None,
     clock: Clock | None = None,
 ) -> Generator[RunningKeeper]:
-    """A keeper, by default on the machine's clock; its claim call is aborted at the end."""
+    """Yield a keeper, by default on the machine's clock; abort its claim request at the end."""
     clock = clock or SystemClock()
     keeper = RunningKeeper(
         lambda: AsyncQueue(world.local.root_url, credentials or world.local.credentials, clock=clock),

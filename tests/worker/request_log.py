@@ -18,10 +18,10 @@ class Request(NamedTuple):
     """A request with its response.
 
     Attributes:
-        moment: When, on the queue's monotonic clock.
+        moment: When the request had its response, on a monotonic clock.
         method: Such as `PUT`.
         path: Such as `/api/queue/v1/tasks/status`.
-        status: That of the response.
+        status: The status of the response.
     """
 
     moment: float
@@ -43,11 +43,11 @@ class _Notes(logging.Handler):
 
 @contextmanager
 def requests_noted(local: LocalQueue, clock: Clock | None = None) -> Generator[list[Request]]:
-    """The requests from now on, each soon after its response; at the end all that were responded to.
+    """Yield a list of the requests from now on. After the block, it has all requests that have a response.
 
     Args:
         local: The queue.
-        clock: What tells the moments; None is the queue's clock.
+        clock: The clock of the moments; None for the queue's clock.
     """
     logger = logging.getLogger("taskqueue_client.local.requests")
     made: list[Request] = []
@@ -63,7 +63,7 @@ def requests_noted(local: LocalQueue, clock: Clock | None = None) -> Generator[l
 
 
 def _wait_for_notes(local: LocalQueue, made: list[Request]) -> None:
-    """Make one more request and wait for its line: those of earlier responses come before it."""
+    """Make one more request and wait for its line in the log, which follows those of earlier responses."""
     last = f"/last-{len(made)}"
     try:
         urlopen(local.root_url + last, timeout=WAIT)

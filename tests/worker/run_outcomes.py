@@ -1,4 +1,4 @@
-"""Every way a handler can end, the state of its run at the Queue, and a queue that restarts meanwhile."""
+"""Every way in which a handler can end, with the resulting states; and a queue that can be restarted."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def reasons(world: World, task_id: str) -> list[str]:
 
 
 def check(world: World, task_id: str, outcome: str) -> None:
-    """The task has the right state, for the right reasons, once; and a log."""
+    """Check that a task has the state and the runs that follow from an outcome, and a log."""
     _, state, expected = OUTCOMES[outcome]
     assert world.status(task_id).state == state
     assert reasons(world, task_id) == expected
@@ -66,8 +66,7 @@ class RestartedWorld(World):
     """A local queue on a file, and its messages about resolved runs.
 
     Attributes:
-        resolved: Which runs were resolved, and how, as messages have said: task, run, `task-…`. One that
-            is reported again is said again.
+        resolved: The messages about resolved runs: task, run, and exchange (`task-…`).
     """
 
     def __init__(self, directory: Path) -> None:
@@ -78,7 +77,7 @@ class RestartedWorld(World):
         super().__init__(self._started(0))
 
     def restart(self) -> None:
-        """Cut what is under way, and start again where it was; faults are gone."""
+        """Stop the queue, which cuts its requests, and start it again at the same URL, without faults."""
         port = int(self.local.root_url.rpartition(":")[2])
         self.local.stop()
         self.local = self._started(port)

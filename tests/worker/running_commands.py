@@ -19,14 +19,14 @@ from taskqueue_client.worker.commands.task_log import TaskLog
 from taskqueue_client.worker.outcomes import Canceled
 
 WAIT_MS = 30_000
-"""How long to wait for what must happen."""
+"""Milliseconds after which a test fails if what it waits for has not happened."""
 
 
 @contextmanager
 def context_in(
     directory: Path, env: Mapping[str, str] | None = None, *, pass_environment: Sequence[str] = ()
 ) -> Generator[CommandContext]:
-    """A context as a run has it, with little patience. `env` are variables that every command gets."""
+    """Yield what commands need of a run. `env` are variables that every command gets."""
     guardian = Guardian(f"{directory}/")
     log = TaskLog(directory / "task.log", SystemClock(), kept_in_memory=0)
     work = directory / "work"
@@ -51,24 +51,24 @@ def context_in(
 
 
 def text_of(context: CommandContext) -> str:
-    """The log so far."""
+    """Return the log so far."""
     path = context.log.path
-    return path.read_text(errors="replace") if path.exists() else ""  # nothing was written yet
+    return path.read_text(errors="replace") if path.exists() else ""  # the file is made at the first write
 
 
 def printed_in(context: CommandContext) -> list[str]:
-    """The output of commands in the log, without times and without the worker's own lines."""
+    """Return the output of commands in the log, without times and without the worker's own lines."""
     lines = [line.partition(" ")[2] for line in text_of(context).splitlines()]
     return [line for line in lines if not line.startswith(("INFO", "WARNING"))]
 
 
 def in_shell(path: Path) -> str:
-    """Return a path as a shell takes it, also if the script with it is quoted: TMPDIR may have spaces."""
+    """Return a path escaped for a shell, also within quotes for another shell: TMPDIR may have spaces."""
     return re.sub(r"([^\w/.-])", r"\\\1", str(path))
 
 
 class Fifo:
-    """A named pipe through which a command tells something. In a script, it is called `word`."""
+    """A named pipe through which a command reports numbers. `word` is its path, escaped for a script."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "fifo"
@@ -79,7 +79,7 @@ class Fifo:
         """Wait for a line of numbers, such as process ids.
 
         Raises:
-            AssertionError: Nobody has written one.
+            AssertionError: Nobody has written a line.
         """
         pipe = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
         try:
@@ -100,7 +100,7 @@ class Fifo:
 
 
 def wait_until_gone(pid: int) -> None:
-    """Return when a process, whatever its parent is, has ended."""
+    """Wait until a process has ended, which need not be a child of this one."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -108,24 +108,24 @@ def wait_until_gone(pid: int) -> None:
     try:
         poll = select.poll()
         poll.register(handle, select.POLLIN)
-        assert poll.poll(WAIT_MS), f"process {pid} lives on"
+        assert poll.poll(WAIT_MS), f"process {pid} is still running"
     finally:
         os.close(handle)
 
 
 def open_descriptors() -> set[str]:
-    """The open files of this process. Those of earlier tests may be closed at any moment: use `<=`."""
+    """Return the open files of this process. Compare by `<=`: files of earlier tests may close meanwhile."""
     found: set[str] = set()
     for each in Path("/proc/self/fd").iterdir():
         try:
             found.add(f"{each.name} {each.readlink()}")
-        except FileNotFoundError:  # the directory itself
+        except FileNotFoundError:  # the descriptor of the listing itself
             continue
     return found
 
 
 def wait_for_command_threads() -> None:
-    """Return when the threads that ran awaited commands have ended."""
+    """Wait until the threads that ran awaited commands have ended."""
     for each in threading.enumerate():
         if each.name.startswith("command "):
             each.join(WAIT_MS / 1000)
@@ -133,10 +133,10 @@ def wait_for_command_threads() -> None:
 
 
 def guardians() -> list[int]:
-    """The process ids of this process's guardians: its children that lead a session, when no command runs."""
+    """Return the pids of this process's guardians: its children that lead a session, if no command runs."""
     found: list[int] = []
     for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # gone meanwhile
+        with suppress(OSError):  # the process has ended meanwhile
             _, parent, _, session, *_ = (process / "stat").read_text().rpartition(")")[2].split()
             if int(parent) == os.getpid() and session == process.name:
                 found.append(int(process.name))

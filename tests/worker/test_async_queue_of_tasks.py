@@ -1,4 +1,4 @@
-"""`TaskRun.async_queue`: the runs of a worker share its connections, and it works in any event loop."""
+"""`TaskRun.async_queue`: the runs of a worker share its connections; the client works in any event loop."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_run_does_not_grow_with_the_number_of_event_loops_that_its_handler_has
 
     work(world, handler, max_tasks=1)
     check_completed(world, tasks)
-    assert alive == [1]  # the last one, until the run ends or uses another one
+    assert alive == [1]  # the last loop, until the run ends or uses another loop
     assert len({id(each) for each in clients}) == 1
 
 

@@ -1,4 +1,4 @@
-"""The limits of single attempts and of uploads, as workers use them."""
+"""The time limits of a worker's attempts at calls, and the limits of its uploads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("held_clock")
 
 
 async def limited(attempt: Awaitable[Any]) -> Any:
-    """Fail if an attempt has no limit but the client's, 30 s."""
+    """Await an attempt; fail if it has no shorter time limit than the client's."""
     async with asyncio.timeout(WAIT / 2):
         return await attempt
 
@@ -51,7 +51,8 @@ async def test_a_reclaim_that_hangs_is_given_up_while_there_is_time_for_another(
         assert isinstance(await limited(reclaims.reclaim_once(run)), TimeoutError)
         assert run.has_claim
         async with asyncio.timeout(WAIT):
-            while await reclaims.reclaim_once(run) is not None:  # a busy machine may take longer than 0.5 s
+            # On a busy machine, an attempt may take longer than 0.5 s, and fail.
+            while await reclaims.reclaim_once(run) is not None:
                 assert run.has_claim
     assert run.lease.left(clock.monotonic()) > 1000
 
@@ -107,7 +108,7 @@ def test_a_run_uploads_a_bounded_number_of_artifacts_at_a_time(world: World) -> 
         until(lambda: begun() >= CONCURRENT_UPLOADS)
         for _ in range(20):
             world.status(task_id)
-        assert begun() <= CONCURRENT_UPLOADS + 1  # the log
+        assert begun() <= CONCURRENT_UPLOADS + 1  # and the log
         world.local.clock.release()
         working.wait_for_end()
     assert len(artifact_names(world, task_id)) == 42
@@ -115,7 +116,7 @@ def test_a_run_uploads_a_bounded_number_of_artifacts_at_a_time(world: World) -> 
 
 @pytest.mark.parametrize("names", [("missing", "there"), ("there", "missing")])
 def test_an_outage_of_storage_counts_more_than_a_missing_file(world: World, names: tuple[str, str]) -> None:
-    """So the task runs again where storage works, and its own fault is found then."""
+    """So the task runs again, when storage works, and fails then because of the missing file."""
 
     task_id = world.create()
     world.local.faults.add(Respond(endpoint="storage.put", status=503))

@@ -17,17 +17,17 @@ from tests.worker.request_log import Request, requests_noted
 from tests.worker.worker_world import Working, worker_for
 
 A_LITTLE = 0.001
-"""Seconds that make sure that a moment is reached, whatever is lost where seconds are added up."""
+"""Seconds that are added so that a moment is reached despite rounding errors of sums."""
 
 pytestmark = pytest.mark.usefixtures("held_clock")
 
 
 class Diary:
-    """A worker's view of the queue's clock, which notes until when the worker sleeps.
+    """The queue's clock for a worker; notes when the worker will next poll for canceled runs.
 
     Args:
-        clock: The queue's.
-        interval: Between looks for cancellations; what is about as long is taken for one.
+        clock: The queue's clock.
+        interval: Seconds between polls: a sleep of about this length counts as one.
     """
 
     def __init__(self, clock: MovableClock, interval: float) -> None:
@@ -40,7 +40,7 @@ class Diary:
         due = self.monotonic() + seconds
         if 0.7 < seconds / self._interval < 1.3:
             self.looks.append(due)
-        while (left := due - self.monotonic()) > 0:  # the clock may have been moved since the note was made
+        while (left := due - self.monotonic()) > 0:  # the clock may have moved since `due` was noted
             await self._clock.sleep_async(left)
 
 
@@ -51,12 +51,12 @@ def requests(world: World) -> Iterator[list[Request]]:
 
 
 def looks(requests: list[Request]) -> list[float]:
-    """When the queue was asked for statuses."""
+    """Return when the queue responded to requests for statuses."""
     return [each.moment for each in requests if each.path == "/api/queue/v1/tasks/status"]
 
 
 class Holders:
-    """Handlers that go on until they are told to stop, or the test is over."""
+    """Handlers that run until they are asked to stop, or the test sets `finish`."""
 
     def __init__(self) -> None:
         self.begun = threading.Semaphore(0)
@@ -102,8 +102,8 @@ def test_workers_that_were_set_up_alike_do_not_look_at_the_same_moments(
             clock.advance(min(diary.looks[-1] for diary in diaries) + A_LITTLE - clock.monotonic())
             until(lambda: len(looks(requests)) >= number)  # noqa: B023 - called in this turn only
             until(lambda: all(diary.looks[-1] > clock.monotonic() for diary in diaries))
-        looked = looks(requests)  # before the end, which moves the clock
-        planned = [list(diary.looks) for diary in diaries]  # before the end, for the same reason
+        looked = looks(requests)  # before `Working` ends, which moves the clock
+        planned = [list(diary.looks) for diary in diaries]  # for the same reason
     assert len(set(looked)) == len(looked) == 10
     for moments in planned:
         for before, after in pairwise(moments):
@@ -122,7 +122,7 @@ def test_one_call_is_about_all_runs(world: World, requests: list[Request], holde
             world.queue.cancel_task(task_id)
         clock.advance(diary.looks[0] + A_LITTLE - clock.monotonic())
         until(lambda: len(holders.told) == 2)
-        until(lambda: len(diary.looks) == 2)  # it is about to look again
+        until(lambda: len(diary.looks) == 2)  # it sleeps until its second poll
         until(lambda: looks(requests))
         assert len(looks(requests)) == 1
         holders.finish.set()
@@ -142,7 +142,7 @@ def test_a_cancellation_is_noticed_before_the_interval_is_over(
         world.local.clock.advance(interval * (1 + JITTER) + A_LITTLE)
         working.wait_for_end()
     assert holders.told == {task_id}
-    until(lambda: looks(requests))  # the response arrives before it is noted
+    until(lambda: looks(requests))  # the worker may read the response before the queue logs the request
 
 
 def test_a_canceled_run_is_noticed_while_the_worker_runs_the_rerun_of_its_task(

@@ -1,4 +1,4 @@
-"""Chains of trust: what a worker signs, and what is verified before an artifact is handed over."""
+"""Chains of trust: what a worker signs, and what consumers verify before they use an artifact."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ BIG = b"a line that is compressed\n" * 20_000
 
 
 class Key:
-    """An ed25519 key, as files have it."""
+    """An ed25519 key pair, encoded as in files."""
 
     def __init__(self) -> None:
         key = Ed25519PrivateKey.generate()
@@ -65,7 +65,7 @@ class Key:
         self.public = base64.b64encode(key.public_key().public_bytes_raw()).decode()
 
     def pipe(self) -> str:
-        """A path from which the key can be read once."""
+        """Return a path from which the private key can be read once."""
         reading, writing = os.pipe()
         os.write(writing, self.private.encode())
         os.close(writing)
@@ -106,7 +106,7 @@ def signed(
 
 
 def content(world: World, task_id: str, name: str) -> bytes:
-    """The content of an artifact, as a consumer downloads it."""
+    """Return the content of an artifact, as a consumer downloads it."""
     found: Any = world.queue.artifact(task_id, 0, name)
     if found.storage_type == "object":
         return world.queue.download_artifact(task_id, name).content
@@ -174,7 +174,7 @@ def test_the_document_has_what_the_last_call_of_the_handler_says_of_its_environm
 @pytest.mark.parametrize(
     "wrong", ["text", [("a", "b")], {"a": 1}, {1: "a"}, {"a": "\ud800"}, {"\udc80": "a"}]
 )
-def test_an_environment_that_is_not_text_is_refused(wrong: Any) -> None:
+def test_an_environment_that_does_not_map_str_to_str_is_refused(wrong: Any) -> None:
     class Describing(WorkerLoop):
         def run_task(self, task: TaskRun) -> None:
             with pytest.raises(InvalidArgument, match=r"^properties: .* expected a dict"):
@@ -335,7 +335,7 @@ def test_a_disk_that_cannot_be_read_at_hashing_is_an_internal_error_and_nothing_
 
 @pytest.mark.parametrize("position", [1, 2, 3], ids=[CERTIFIED_LOG, CHAIN, SIGNATURE])
 def test_a_run_whose_chain_of_trust_cannot_be_uploaded_is_not_completed(world: World, position: int) -> None:
-    world.local.faults.add(Delay(endpoint="storage.put", seconds=0, times=position))  # the log comes first
+    world.local.faults.add(Delay(endpoint="storage.put", seconds=0, times=position))  # the log precedes them
     world.local.faults.add(Respond(endpoint="storage.put", status=403))
     task_id = signed(world, lambda _: None)
     assert world.run(task_id).reason_resolved == "internal-error"
@@ -388,7 +388,7 @@ DROP = textwrap.dedent("""
 
 
 def as_other_user(path: Path | str, *, pass_fds: Sequence[int] = ()) -> str:
-    """The output of a worker that opens a key as root, then runs as another user."""
+    """Load a key as root, and check it as another user, like a worker; return what is printed."""
     command = [sys.executable, "-c", DROP, str(path)]
     return subprocess.check_output(command, text=True, timeout=60, pass_fds=pass_fds)
 
@@ -402,7 +402,7 @@ def test_a_key_that_only_root_may_read_is_accepted_once_the_worker_has_dropped_i
 ) -> None:
     path = KEY.file(tmp_path, 0o600)
     assert as_other_user(path).strip() == "accepted 64"
-    descriptor = os.open(path, os.O_RDONLY)  # as systemd's OpenFile= opens it
+    descriptor = os.open(path, os.O_RDONLY)  # as systemd does for OpenFile=
     assert as_other_user(f"/dev/fd/{descriptor}", pass_fds=[descriptor]).strip() == "accepted 64"
     os.close(descriptor)
 
@@ -462,7 +462,7 @@ def test_commands_find_the_key_in_no_descriptor_variable_or_log(
     log = log_of(world, task_id)
     assert "the key is [masked]" in log
     assert "SIGNING" not in log
-    assert "['0', '1', '2', '3']" in log  # 3 is the listing's own
+    assert "['0', '1', '2', '3']" in log  # 3 is the descriptor of the listing
     assert KEY.private not in caplog.text
 
 
@@ -478,7 +478,7 @@ def test_a_worker_may_run_again_with_the_same_key(world: World) -> None:
 
 
 class Consumer:
-    """Both clients, whose methods block."""
+    """Either client; the methods of both return results, not awaitables."""
 
     def __init__(self, world: World, *, is_async: bool) -> None:
         self._world = world
@@ -503,7 +503,7 @@ def consumer(world: World, request: pytest.FixtureRequest) -> Consumer:
 
 
 class Uploader:
-    """A run whose artifacts a test uploads, signed as it likes."""
+    """A run whose artifacts a test uploads and signs, rightly or wrongly."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -834,7 +834,7 @@ def test_public_keys_are_checked_before_anything_is_sent(consumer: Consumer, key
 
 
 def scriptworker_chain(directory: Path, root_url: str, *task_ids: str, **config: Any) -> Any:
-    """The context with which scriptworker's functions verify tasks."""
+    """Return the context with which scriptworker's functions verify tasks."""
     context, keys = Context(), [Key().public, KEY.public]
     netloc = root_url.removeprefix("http://")
     path = r"^/api/queue/v1/task/(?P<taskId>[^/]+)(/runs/\d+)?/artifacts/(?P<filepath>.*)$"
@@ -848,12 +848,12 @@ def scriptworker_chain(directory: Path, root_url: str, *task_ids: str, **config:
     }
     links = {task_id: verify.LinkOfTrust(context, "build", task_id) for task_id in task_ids}
     for task_id, link in links.items():
-        link.task = requests.get(f"{root_url}/api/queue/v1/task/{task_id}", timeout=30).json()  # has the tag
+        link.task = requests.get(f"{root_url}/api/queue/v1/task/{task_id}", timeout=30).json()  # with its tag
     return SimpleNamespace(context=context, links=[*links.values()], get_link=links.get)
 
 
 async def verified_by_scriptworker(world: World, chain: Any, names: list[str]) -> list[str]:
-    """The paths of artifacts, downloaded and verified by scriptworker's own functions."""
+    """Download and verify artifacts by scriptworker's own functions; return their paths."""
     link = chain.links[0]
     async with aiohttp.ClientSession() as session:
         chain.context.session = session

@@ -1,4 +1,4 @@
-"""Running a command: its output, its result, and what is wrong with it."""
+"""Running a command: its output, its result, and its errors."""
 
 from __future__ import annotations
 
@@ -251,10 +251,10 @@ def test_a_command_ended_by_a_signal_has_failed(context: CommandContext, number:
     ("script", "killed", "said"),
     [
         ("kill -KILL $$", [3, 4], 1),
-        ("exit 2", [3, 4], 1),  # a compiler that make has started
+        ("exit 2", [3, 4], 1),  # such as make, after the kernel has killed a compiler
         ("exit 0", [3, 4], 0),
         ("kill -KILL $$", [3, 3], 0),
-        ("kill -KILL $$", [math.nan, 3], 0),  # no descriptor was free for the first look
+        ("kill -KILL $$", [math.nan, 3], 0),  # the first count failed: no descriptor was free
     ],
 )
 def test_the_log_of_a_command_that_may_have_lacked_memory_says_so(
@@ -270,7 +270,7 @@ def test_the_log_of_a_command_that_may_have_lacked_memory_says_so(
     ("counters", "killed"),
     [("nr_free_pages 1\noom_kill 3\nswap_ra 7\n", 3), ("nr_free_pages 1\n", math.nan), (None, math.nan)],
 )
-def test_the_processes_that_the_kernel_kills_for_lack_of_memory_are_counted_where_it_tells(
+def test_kills_for_lack_of_memory_are_counted_where_the_kernel_reports_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counters: str | None, killed: float
 ) -> None:
     monkeypatch.setattr(linux_processes, "COUNTERS", str(tmp_path / "vmstat"))
@@ -297,7 +297,7 @@ def test_time_and_memory_of_the_descendants_are_measured(context: CommandContext
     result = run_command(f'{shlex.quote(sys.executable)} -c "{busy}"; true', context, shell=True)
     assert result.peak_memory > 300_000_000
     assert 0.1 <= result.user_time <= result.duration * (os.cpu_count() or 1)
-    # "at most" where this process has been larger than that, as after many other tests
+    # "at most" if this process has been larger than the command, as after many other tests
     assert re.search(rf"peak memory (at most )?{result.peak_memory / 1e6:.0f} MB", text_of(context))
 
 
@@ -383,7 +383,7 @@ def test_a_process_that_ignores_sigchld_and_so_loses_exit_codes_is_an_internal_e
         signal.signal(signal.SIGCHLD, before)
 
 
-def test_ten_megabytes_in_one_line_and_no_newline(context: CommandContext) -> None:
+def test_ten_megabytes_without_a_newline_are_in_the_log(context: CommandContext) -> None:
     run_command(python("import sys; sys.stdout.write('x' * 10_000_000)"), context)
     assert "x" * 10_000_000 in printed_in(context)
 
@@ -410,7 +410,7 @@ def test_a_process_outside_the_group_with_the_output_open_does_not_delay_the_end
 ) -> None:
     for name in ("left", "end"):
         os.mkfifo(context.work_directory / name)
-    # it prints on without a pause, so that there is always more to read
+    # `yes` prints without a pause, so there is always more to read
     printing = "setsid sh -c 'yes & echo > left; read x < end; kill $!' &"
     run_command(f"{printing} read x < left; echo hello", context, shell=True)
     (context.work_directory / "end").write_text("\n")
@@ -487,7 +487,7 @@ def test_without_free_descriptors_the_input_of_a_command_is_not_written_to_a_dis
 def test_an_input_that_the_worker_may_not_store_is_an_internal_error_that_says_so(
     context: CommandContext, monkeypatch: pytest.MonkeyPatch, *, is_in_memory: bool
 ) -> None:
-    """The limit of this process's files stands for the size of a disk, too."""
+    """A limit of file sizes also stands in for a full disk."""
     run_command(["true"], context)  # starts the guardian
     if not is_in_memory:
         monkeypatch.delattr(os, "memfd_create")
@@ -534,5 +534,5 @@ def test_without_process_handles_a_command_ends_all_the_same(
     context: CommandContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "pidfd_open")
-    result = run_command("exec >/dev/null 2>&1; true", context, shell=True)  # nor does the end of output tell
+    result = run_command("exec >/dev/null 2>&1; true", context, shell=True)  # output ends early
     assert result.exit_code == 0

@@ -1,4 +1,4 @@
-"""How commands end: by a cancelled run, a time limit, a cancelled coroutine, a killed worker."""
+"""How commands end: if their run is canceled, by a time limit, a cancelled coroutine or a killed worker."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def fifo(tmp_path: Path) -> Fifo:
 
 
 def cancel_when_told(context: CommandContext, fifo: Fifo, script: str) -> list[int]:
-    """Run a script that tells process ids, cancel the run then, and give the ids back."""
+    """Run a script; cancel its run as soon as it has written process ids to the FIFO; return the ids."""
     pids: list[int] = []
 
     def cancel() -> None:
@@ -107,7 +107,7 @@ def test_a_tree_that_ignores_sigterm_is_killed(impatient: CommandContext, fifo: 
 def test_a_command_can_clean_up_and_say_so_when_it_is_asked_to_end(
     context: CommandContext, fifo: Fifo
 ) -> None:
-    # the shell's child is there before the trap, which it would have too until it is `sleep`
+    # the child is forked before the trap is set: until it becomes `sleep`, it would have the trap, too
     script = f"sleep 1000 & trap 'echo cleaned up; exit 0' TERM; echo $$ > {fifo.word}; wait"
     cancel_when_told(context, fifo, script)
     assert "cleaned up" in printed_in(context)
@@ -124,7 +124,7 @@ def test_a_command_can_print_more_than_a_pipe_holds_when_it_is_asked_to_end(
 
 @contextmanager
 def shell(script: str, argument: str) -> Generator[tuple[subprocess.Popen[str], IO[str], IO[str]]]:
-    """A shell that leads a session and has printed a line, its standard input, and what it prints then."""
+    """Yield a shell that leads a session and has printed an empty line, its standard input and output."""
     command = ["sh", "-c", script, "sh", argument]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -140,7 +140,7 @@ def shell(script: str, argument: str) -> Generator[tuple[subprocess.Popen[str], 
 
 
 def end_and_do(process: subprocess.Popen[str], *meanwhile: Callable[[], object]) -> None:
-    """End a shell with its children, and call one of these functions after each look for them."""
+    """End a shell with its children; call the next of `meanwhile` after each look for processes."""
     rest = iter(meanwhile)
 
     def wait() -> None:
@@ -199,7 +199,7 @@ def test_processes_that_were_asked_to_end_and_those_that_were_killed_count_as_en
 def test_a_command_that_proc_does_not_show_is_ended_too(
     context: CommandContext, fifo: Fifo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with `hidepid` and a command that became another user."""
+    """As if /proc is mounted with `hidepid`, and the command has changed its user."""
 
     def shown() -> Iterator[linux_processes.Process]:
         return iter([])
@@ -275,7 +275,7 @@ def test_processes_that_a_command_leaves_in_its_group_are_ended_and_logged(
 
 
 def daemon(script: str) -> str:
-    """A command that leaves a process in another session, whose parent is gone."""
+    """Return a command that leaves a process running in another session, without its parent."""
     return f"setsid sh -c {shlex.quote(script)} & read x < left"
 
 
@@ -293,7 +293,7 @@ def start_daemon(context: CommandContext, fifo: Fifo, *, keep_children: bool = F
 @pytest.fixture
 def no_control_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(_: str) -> None:
-        """As where this process may not create one."""
+        """Create none, as if this process may not."""
 
     monkeypatch.setattr(ControlGroup, "create", none)
 
@@ -304,7 +304,7 @@ def test_a_daemon_that_a_command_has_left_is_ended_with_the_run_by_the_mark_in_i
 ) -> None:
     pid = start_daemon(context, fifo)
     assert RunProcesses(f"{tmp_path}/another", context.guardian).end(0) == 0
-    os.kill(pid, 0)  # it lives on between commands
+    os.kill(pid, 0)  # it is still running between commands
     assert context.processes.end(30) == 1
     wait_until_gone(pid)
     assert context.processes.end(30) == 0
@@ -369,7 +369,7 @@ def test_a_process_with_the_pid_of_one_that_has_ended_is_a_new_one(
         (tmp_path / name).mkdir()
     assert listing.look(1) == {1, 77}
     assert listing.look(2) == set()
-    (tmp_path / "77").rename(tmp_path / "ended")  # its directory's number is not given to another one
+    (tmp_path / "77").rename(tmp_path / "ended")  # kept, so that the new directory has another inode
     (tmp_path / "77").mkdir()
     assert listing.look(3) == {77}
     assert listing.look(3) == {77}
@@ -384,10 +384,10 @@ def list_only(monkeypatch: pytest.MonkeyPatch, pid: int) -> None:
 
 
 def test_a_process_that_is_about_to_start_its_program_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(30):  # half of them have no environment yet when Popen returns
+    for number in range(30):  # about half have no environment yet when Popen returns
         mark = f"{os.getpid()}-starting-{number}"
         with subprocess.Popen(["sleep", "1000"], env={MARK: mark}) as process:
-            list_only(monkeypatch, process.pid)  # looked at first
+            list_only(monkeypatch, process.pid)  # so that no time passes before it is looked at
             try:
                 kill_marked(mark)
                 assert process.poll() == -signal.SIGTERM
@@ -396,7 +396,7 @@ def test_a_process_that_is_about_to_start_its_program_is_found(monkeypatch: pyte
 
 
 def hide_environments(monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]:
-    """Let so many looks at environments be refused; return the list to which each look is added."""
+    """Refuse the first `times` reads of environments; return the list to which each read is added."""
     looks = list[str]()
 
     def open_or_refuse(path: str, *_: object, **__: object) -> FileIO:
@@ -413,7 +413,7 @@ def hide_environments(monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]:
 def test_a_child_that_is_hidden_until_its_program_has_started_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As those of a protected worker are, unless it may trace any process."""
+    """As are children of a protected worker, unless it may trace any process."""
     mark = f"{os.getpid()}-hidden-at-first"
     with subprocess.Popen(["sleep", "1000"], env={MARK: mark}) as process:
         list_only(monkeypatch, process.pid)
@@ -426,7 +426,7 @@ def test_a_child_that_is_hidden_until_its_program_has_started_is_found(
 
 
 @pytest.mark.parametrize("other", ["user", "age"])
-def test_another_user_s_or_older_process_that_is_hidden_is_looked_at_once(
+def test_another_user_s_or_older_process_that_is_hidden_is_looked_at_only_once(
     monkeypatch: pytest.MonkeyPatch, other: str
 ) -> None:
     with subprocess.Popen(["sleep", "1000"]) as process:
@@ -535,7 +535,7 @@ def test_a_daemon_that_ignores_sigterm_is_killed(context: CommandContext, fifo: 
 
 @pytest.fixture
 def control_groups() -> None:
-    """Skips a test where there are none."""
+    """Skip the test if this process may not create control groups."""
     new_control_group().remove()
 
 
@@ -548,7 +548,7 @@ def new_control_group() -> ControlGroup:
 
 def start_daemon_without_environment(context: CommandContext, fifo: Fifo) -> int:
     os.mkfifo(context.work_directory / "left")
-    # it waits until it is in the group, as commands get there right after their start
+    # wait until the worker has put it into the group, right after its start
     wait = "until grep -q taskqueue- /proc/self/cgroup; do :; done"
     script = f"{wait}; env -i {daemon(f'echo > left; echo $$ > {fifo.word}; exec sleep 1000')}"
     with ThreadPoolExecutor(1) as pool:
@@ -583,7 +583,7 @@ def test_a_daemon_that_has_cleared_its_environment_ends_with_the_worker(
 def test_a_daemon_that_has_cleared_its_environment_is_killed_by_the_next_worker(
     context: CommandContext, fifo: Fifo, tmp_path: Path
 ) -> None:
-    """As after a `kill -9` of both the worker and its guardian process."""
+    """As if both the worker and its guardian process were killed."""
     pid = start_daemon_without_environment(context, fifo)
     group = Path(f"/proc/{pid}/cgroup").read_text().strip().rpartition("/")[2]
     kill_marked(f"{tmp_path}/another/")
@@ -648,7 +648,7 @@ def test_a_file_system_may_be_mounted_at_a_path_of_any_bytes(tmp_path: Path) -> 
     namespaces = ["unshare", "--map-root-user", "--mount"]
     if not shutil.which("unshare") or subprocess.run([*namespaces, "true"], check=False).returncode:
         pytest.skip("this user cannot make namespaces, in which to mount something")
-    strict = ["-X", "warn_default_encoding", "-W", "error"]  # what is text must say in which encoding
+    strict = ["-X", "warn_default_encoding", "-W", "error"]  # text files must be opened with an encoding
     program: list[str | Path] = [*namespaces, sys.executable, *strict, "-c", BESIDE_A_MOUNT, tmp_path]
     done = subprocess.run(program, check=True, stdout=subprocess.PIPE, text=True)
     assert done.stdout == "completed\n"
@@ -670,7 +670,7 @@ def test_a_child_in_the_command_s_group_is_kept_on_request(context: CommandConte
         script = f"sleep 1000 >/dev/null 2>&1 & echo $! > {fifo.word}"
         run_command(script, context, shell=True, keep_children=True)
     (pid,) = told.result()
-    assert pid in [each.pid for each in linux_processes.living()]  # and is not a zombie
+    assert pid in [each.pid for each in linux_processes.living()]  # so it is not a zombie
     os.kill(pid, signal.SIGKILL)
 
 
@@ -678,7 +678,7 @@ def test_a_child_in_the_command_s_group_is_kept_on_request(context: CommandConte
 def test_without_a_proc_of_its_own_a_worker_ends_the_process_group(
     context: CommandContext, fifo: Fifo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: str
 ) -> None:
-    """In a chroot, /proc may be empty. In a PID namespace, it may have the ids of the namespace around."""
+    """In a chroot, /proc may be empty. In a PID namespace, it may have the ids of the outer namespace."""
     monkeypatch.setattr(linux_processes, "PROC", tmp_path / shown)
     (tmp_path / "empty").mkdir()
     (tmp_path / "foreign" / "1").mkdir(parents=True)
@@ -789,7 +789,7 @@ async def test_a_command_whose_awaiting_is_cancelled_has_ended_when_the_cancella
     (pid,) = await asyncio.to_thread(fifo.numbers)
     command.cancel()
     await asyncio.sleep(0)
-    command.cancel()  # whoever insists still gets an ended command
+    command.cancel()  # also if it is cancelled twice, the command has ended
     with pytest.raises(asyncio.CancelledError):
         await command
     with pytest.raises(ProcessLookupError):
@@ -845,7 +845,7 @@ with context_in(Path({directory!r})) as context:
 
 @pytest.fixture
 def watched(tmp_path: Path) -> Fifo:
-    """Tells that a worker's command is being watched."""
+    """Return a FIFO that gets a line as soon as the worker watches its command."""
     (tmp_path / "watched").mkdir()
     return Fifo(tmp_path / "watched")
 
@@ -854,7 +854,7 @@ def watched(tmp_path: Path) -> Fifo:
 def start_worker(
     tmp_path: Path, fifo: Fifo, watched: Fifo
 ) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
-    """Starts a process that runs a command; what it leaves is killed at the end."""
+    """Return a function that starts a process, which runs a command; kill what is left at the end."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(before: str = "", package: Path = Path(__file__).parent) -> subprocess.Popen[bytes]:
@@ -870,7 +870,7 @@ def start_worker(
 
     yield start
     for each in started:
-        os.killpg(each.pid, signal.SIGKILL)  # not reaped yet, so that it is still this very group
+        os.killpg(each.pid, signal.SIGKILL)  # not reaped yet, so no other group has its number
         each.wait()
 
 
@@ -899,7 +899,7 @@ def test_a_command_of_a_worker_in_a_zip_file_is_killed_too(
 def test_a_killed_worker_s_command_is_killed_even_if_a_child_of_the_worker_lives_on(
     start_worker: Callable[[str], subprocess.Popen[bytes]], fifo: Fifo, watched: Fifo
 ) -> None:
-    """A process that was forked later has the worker's end of the guardian's pipe, too."""
+    """The child inherits the worker's end of the pipe to the guardian."""
     fork = """
 from taskqueue_client.worker.commands.run_processes import Guardian
 import os, signal
@@ -950,7 +950,7 @@ def test_a_guardian_that_was_killed_is_replaced(context: CommandContext) -> None
 def test_a_guardian_outlives_signals_that_ask_all_processes_of_a_service_to_end(
     context: CommandContext,
 ) -> None:
-    """The worker, which gets them, too, may go on for a while with its runs."""
+    """The worker gets these signals, too, and may finish its runs."""
     run_command(["true"], context)
     guardian = context.guardian._process  # pyright: ignore[reportPrivateUsage]
     assert guardian is not None
@@ -978,7 +978,7 @@ def test_a_guardian_that_somebody_has_stopped_does_not_block_commands(context: C
     (stopped,) = guardians()
     os.kill(stopped, signal.SIGSTOP)
     groups = range(2**30, 2**30 + 2_500)  # larger than any process id
-    for _ in range(2):  # 10,000 changes: more than a pipe would hold
+    for _ in range(2):  # 10,000 changes are more than a pipe would hold
         for each in groups:
             context.guardian.add(each)
         for each in groups:
@@ -1012,7 +1012,7 @@ def test_a_guardian_works_though_the_worker_has_no_standard_input(tmp_path: Path
 def test_a_guardian_ends_though_a_child_of_the_worker_has_its_input_open(
     context: CommandContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one does that a handler has forked."""
+    """As children do that a handler has forked."""
     held: list[int] = []
     start = run_processes._started  # pyright: ignore[reportPrivateUsage]
 
@@ -1046,7 +1046,7 @@ def test_without_a_guardian_commands_run_and_a_warning_says_what_that_means(
 def test_where_new_system_calls_are_forbidden_a_guardian_does_without(
     context: CommandContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As old container engines forbid system calls that they do not know."""
+    """As in old container engines, which forbid system calls that they do not know."""
 
     def forbidden(_: object) -> int:
         raise PermissionError(errno.EPERM, "Operation not permitted")
@@ -1073,7 +1073,7 @@ def test_on_a_full_disk_commands_run_and_a_warning_says_what_that_means(
 
 
 def test_a_guardian_never_takes_a_number_for_all_processes(tmp_path: Path) -> None:
-    """To kill the process group 1 is to kill all processes; no command has this number."""
+    """Killing group 1 would kill all processes, and 0 the guardian's own; no command has these numbers."""
     stored = [0, 1, 2**30]
     path = tmp_path / "groups"
     path.write_bytes(b"".join(each.to_bytes(guardian_process.GROUP_SIZE, "little") for each in stored))
@@ -1084,7 +1084,7 @@ def test_a_guardian_never_takes_a_number_for_all_processes(tmp_path: Path) -> No
 def test_a_guardian_needs_no_control_groups(
     context: CommandContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They are found by /proc, which other systems do not have."""
+    """Control groups are found by /proc, which other systems do not have."""
 
     def none() -> None:
         raise FileNotFoundError
@@ -1116,7 +1116,7 @@ def test_a_program_that_is_not_python_is_not_started_as_a_guardian(
     name: str,
     value: object,
 ) -> None:
-    """It would be a second worker."""
+    """Such a program, started as a guardian, would be a second worker."""
     monkeypatch.setattr(sys, name, value, raising=False)
     assert run_command(["true"], context).exit_code == 0
     assert guardians() == []
@@ -1124,7 +1124,7 @@ def test_a_program_that_is_not_python_is_not_started_as_a_guardian(
 
 
 class EndedMeanwhile(RunProcesses):
-    """The processes of a run that ends while a thread that is left behind starts a command."""
+    """The processes of a run that ends while a thread that its handler has left behind starts a command."""
 
     pid = 0
 

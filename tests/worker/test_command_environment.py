@@ -30,7 +30,7 @@ TASK = {"TASK_ID": "taskid", "RUN_ID": "2"}
 
 
 def passed(worker: Mapping[str, str], *names: str) -> Mapping[str, str]:
-    """The environment of commands, given a worker's environment and its setting `pass_environment`."""
+    """Return the environment of commands, given a worker's environment and its `pass_environment`."""
     return CommandEnvironment(names, worker).of_command({}, {})
 
 
@@ -266,7 +266,7 @@ def test_no_http_proxy_gets_the_calls_to_the_proxy_of_the_run(
     [
         ("http://172.17.0.1:80/path", "172.17.0.1"),
         ("http://172.17.0.1:80", "172.17.0.1"),
-        ("https://tc.example.com/", "127.0.0.1"),  # a deployment, which the HTTP proxy may lead to
+        ("https://tc.example.com/", "127.0.0.1"),  # a deployment: the HTTP proxy may be the way to it
     ],
 )
 def test_no_http_proxy_gets_the_calls_of_a_program_in_a_container(url: str, expected: str) -> None:
@@ -285,7 +285,7 @@ def test_a_command_has_this_environment_and_nothing_else(
         code = "import os; print(*sorted(os.environ))"
         run_command([sys.executable, "-c", code], context)
         names = set(printed_in(context)[0].split())
-    assert names - {"LC_CTYPE"} == {"PATH", "TASKQUEUE_RUN", *TASK}  # Python adds LC_CTYPE to the C locale
+    assert names - {"LC_CTYPE"} == {"PATH", "TASKQUEUE_RUN", *TASK}  # Python sets LC_CTYPE in the C locale
 
 
 WORKER = """
@@ -321,11 +321,11 @@ with context_in(Path(directory)) as context:
     "user", [pytest.param("", id="without capabilities"), pytest.param("nobody", id="as nobody")]
 )
 def test_a_command_of_the_same_user_cannot_read_the_worker_s_environment_and_memory(user: str) -> None:
-    """Nor that of the guardian; and the worker itself goes on as ever."""
+    """Nor the guardian's. The worker itself works as usual."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("only root, with setpriv, can start a worker with other rights")
     without_rights = [] if user else ["setpriv", "--bounding-set=-all"]
-    with TemporaryDirectory() as directory:  # not pytest's, which each pytest closes for other users
+    with TemporaryDirectory() as directory:  # not tmp_path, which other users cannot enter
         Path(directory).chmod(0o755)
         done = subprocess.run(
             [*without_rights, sys.executable, "-c", WORKER, directory, user],

@@ -1,4 +1,4 @@
-"""Where a worker's configuration comes from, and what is wrong with it."""
+"""The sources of a worker's configuration, and the errors about it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def written(path: Path, text: str) -> Path:
     return path
 
 
-class Place(str, Enum):  # noqa: UP042 - `str` of a StrEnum's member is its value, so that nothing can go wrong
+class Place(str, Enum):  # noqa: UP042 - `str` of its members is not their value, unlike with StrEnum
     LINUX = "proj/linux"
     MAC = "proj/mac"
     RACK = "rack1"
@@ -158,7 +158,7 @@ def test_a_value_that_is_not_allowed_is_refused_by_name(name: str, given: Any) -
 
 @pytest.mark.parametrize("name", ["max_idle", "metrics_port", "live_log_url"])
 def test_the_text_null_is_not_a_value_of_an_optional_setting(tmp_path: Path, name: str) -> None:
-    """As an option it left the value of the file in place, as a variable it did not."""
+    """It must mean the same as an option and as a variable: it is refused."""
     file = written(tmp_path / "worker.yml", "max_idle: 60\nmetrics_port: 9400\n")
     variable = f"TASKQUEUE_{name.upper()}"
     with pytest.raises(InvalidArgument, match=f"{variable}: 'null' is not valid"):

@@ -38,7 +38,7 @@ def test_a_run_that_has_ended_is_freed_at_once(world: World, *, is_awaited: bool
 
 @pytest.mark.usefixtures("no_collection")
 def test_a_worker_forgets_a_run_that_has_ended_before_the_next_run_ends(world: World) -> None:
-    """It neither reclaims nor polls it."""
+    """So the worker neither reclaims the run nor polls its status."""
     first = world.create()
 
     def handler(task: TaskRun) -> None:
@@ -51,7 +51,7 @@ def test_a_worker_forgets_a_run_that_has_ended_before_the_next_run_ends(world: W
 
 
 def claimed_runs() -> set[str]:
-    """The tasks of all runs that are in memory."""
+    """Return the ids of the tasks of all runs in memory."""
     return {each.task_id for each in gc.get_objects() if type(each) is ClaimedRun}
 
 
@@ -74,8 +74,8 @@ async def has_an_awaited_command_that_fails(task: TaskRun) -> None:
 
 @pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("handler", [fails, has_a_command_that_fails])
-def test_so_is_one_that_has_failed(world: World, handler: Handler) -> None:
-    """Though the traceback of what it raised holds it."""
+def test_a_run_that_has_failed_is_freed_at_once(world: World, handler: Handler) -> None:
+    """The traceback of its error refers to the run."""
     freed: list[weakref.ref[object]] = []
 
     def seen(task: TaskRun) -> None:
@@ -90,7 +90,7 @@ def test_so_is_one_that_has_failed(world: World, handler: Handler) -> None:
 
 @pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("handler", [fails_awaited, has_an_awaited_command_that_fails])
-def test_so_is_one_that_has_failed_and_was_awaited(world: World, handler: AsyncHandler) -> None:
+def test_a_run_whose_async_handler_has_failed_is_freed_at_once(world: World, handler: AsyncHandler) -> None:
     freed: list[weakref.ref[object]] = []
 
     async def seen(task: TaskRun) -> None:
@@ -105,8 +105,7 @@ def test_so_is_one_that_has_failed_and_was_awaited(world: World, handler: AsyncH
 
 @pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("is_link", [False, True])
-def test_so_is_one_whose_log_is_refused(world: World, *, is_link: bool) -> None:
-    """Or the link to it."""
+def test_a_run_whose_log_or_link_is_refused_is_freed_at_once(world: World, *, is_link: bool) -> None:
     freed: list[weakref.ref[object]] = []
     task_id = world.create()
     if not is_link:
@@ -114,7 +113,7 @@ def test_so_is_one_whose_log_is_refused(world: World, *, is_link: bool) -> None:
 
     def handler(task: TaskRun) -> None:
         freed.append(weakref.ref(task.canceled))
-        if is_link:  # to another log
+        if is_link:  # the Queue then refuses the worker's link
             task.queue.create_link_artifact(
                 task_id, 0, "public/logs/live.log", "public/x", expires=task.definition["expires"]
             )
@@ -125,8 +124,8 @@ def test_so_is_one_whose_log_is_refused(world: World, *, is_link: bool) -> None:
 
 @pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("is_under_way", [False, True])
-def test_so_is_one_that_has_uploaded_its_log_before(world: World, *, is_under_way: bool) -> None:
-    """Though the end of its handler cancels a checkpoint that is under way."""
+def test_a_run_that_has_uploaded_a_checkpoint_is_freed_at_once(world: World, *, is_under_way: bool) -> None:
+    """Also if the end of its handler cancels the upload of the checkpoint."""
     freed: list[weakref.ref[object]] = []
     task_id = world.create()
     if is_under_way:
@@ -145,7 +144,7 @@ def test_so_is_one_that_has_uploaded_its_log_before(world: World, *, is_under_wa
 
 
 class Heard:
-    """Of a run that was lost."""
+    """Notes the reason why a run was lost."""
 
     def __init__(self) -> None:
         self.reasons: list[ClaimLost] = []

@@ -24,7 +24,7 @@ def until_canceled(task: TaskRun) -> None:
 
 
 def fleet(world: World, size: int, handler: Callable[[TaskRun], None]) -> list[WorkerLoop]:
-    """Workers with a slot more than all tasks need, so that each has a claim request open all the time."""
+    """Return workers with one slot more than there are tasks, so each always has a claim request open."""
     workers = [
         worker_for(
             world,
@@ -41,11 +41,11 @@ def fleet(world: World, size: int, handler: Callable[[TaskRun], None]) -> list[W
 
 
 def advance_until_left(world: World, working: list[Working]) -> None:
-    """In small steps, as what several workers do within one step has no order."""
+    """Advance the clock in small steps until all workers have ended: within a step, they act in any order."""
 
     def have_left() -> bool:
         world.local.clock.advance(seconds=0.25)
-        return not any(each.is_alive(0.03) for each in working)  # a slow machine must keep up
+        return not any(each.is_alive(0.03) for each in working)  # gives a slow machine time for each step
 
     until(have_left)
 
@@ -87,7 +87,7 @@ def test_a_worker_does_not_claim_the_run_again_that_it_gave_up(world: World) -> 
 
 
 def test_an_idle_worker_does_not_wait_for_its_claim_request(world: World) -> None:
-    """The request would go on for 20 s; on a clock that is advanced by 2 s the worker ends."""
+    """The request would wait for 20 s; the worker ends although the clock is advanced by 2 s only."""
     worker = worker_for(world, lambda _: None)
     worker.clock = world.local.clock
     with Working(world, worker) as working:
@@ -123,7 +123,7 @@ def test_a_short_max_idle_is_long_enough_to_turn_to_each_task_queue(world: World
 def test_a_worker_that_cannot_reach_the_queue_ends_after_max_idle_with_the_error(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Else the machines of a fleet without a network would end as if there were no work."""
+    """Otherwise, the machines of a fleet without a network would end as if there were no work."""
     worker = worker_for(world, lambda _: None, root_url="http://127.0.0.1:1", max_idle=0.01)
     with pytest.raises(ConnectionFailed, match="claimWork"):
         worker.serve()

@@ -33,7 +33,7 @@ class Commanding(WorkerLoop):
 def start_worker(
     world: World, folder: Path, number: int, name: str = "Waiting", grace: int = 0
 ) -> subprocess.Popen[bytes]:
-    """Start a worker with a slot more than it needs, so that its claim requests stay open."""
+    """Start a worker with more slots than it needs, so that it always has a claim request open."""
     (folder / "waiting.py").write_text(MODULE)
     settings = {
         "task_queue_id": TASK_QUEUE_ID,
@@ -86,7 +86,7 @@ def test_a_run_whose_command_gets_the_signal_of_a_service_manager_too_is_reporte
     task_id = world.create({"pid": str(pid), "script": script}, retries=0)
     with start_worker(world, tmp_path, 0, "Commanding", grace) as worker:
         until(lambda: pid.exists() and pid.read_text().endswith("\n"))
-        worker.send_signal(signal.SIGSTOP)  # or it might end the command before the signal comes
+        worker.send_signal(signal.SIGSTOP)  # or the worker might end the command before the signal does
         worker.send_signal(signal.SIGTERM)
         os.kill(int(pid.read_text()), signal.SIGTERM)
         worker.send_signal(signal.SIGCONT)

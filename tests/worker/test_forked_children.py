@@ -44,7 +44,7 @@ Worker(
 
 
 def ended(world: World, handler: str, settings: str = "") -> tuple[str, str, str]:
-    """The task of a worker with this handler, how its only run has ended, and what the worker has printed."""
+    """Run a worker with this handler; return its task, how the only run has ended, and what was printed."""
     task_id = world.create(taskQueueId="proj/linux")
     owner, script = world.local.credentials, WORKER.format(handler=handler, settings=settings)
     arguments = [world.local.root_url, owner.client_id, owner.access_token]

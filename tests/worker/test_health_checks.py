@@ -61,7 +61,7 @@ def test_a_worker_is_ready_after_the_first_response_of_the_queue_and_counts_its_
         until(lambda: status(port, "ready") == 200)
         assert status(port, "live") == 200
         page = f"http://127.0.0.1:{port}/metrics"
-        until(lambda: "tasks_claimed 1" in requests.get(page, timeout=WAIT).text)  # ready a moment before
+        until(lambda: "tasks_claimed 1" in requests.get(page, timeout=WAIT).text)  # counted after it is ready
         held = requests.get(page, timeout=WAIT).text
         finish.set()
         labels = f'outcome="completed",reason="",task_queue_id="{TASK_QUEUE_ID}"'
@@ -95,7 +95,7 @@ def test_the_time_left_of_the_credentials_is_shown_by_the_clock_of_the_queue(wor
 
 def test_the_offset_of_the_machine_s_clock_is_shown(world: World, port: int) -> None:
     world.local.clock.advance(seconds=7200)
-    world.create()  # the first claim request would wait 20 s for a task, and until it ends no worker is ready
+    world.create()  # without a task, the worker would become ready only after 20 s
     with Working(world, worker_for(world, lambda _: None, metrics_port=port)):
         until(lambda: status(port, "ready") == 200)
         assert shown(port, "clock_offset_seconds") == pytest.approx(7200, abs=60)
@@ -239,7 +239,7 @@ def test_a_locale_without_unicode_is_named_at_the_start(
     *,
     is_warned: bool,
 ) -> None:
-    """A task whose command or file has another character would end as internal-error or malformed-payload."""
+    """Tasks with other characters in a command or file would end as internal-error or malformed-payload."""
     monkeypatch.setattr(sys, "getfilesystemencoding", lambda: encoding)
     with Working(world, worker_for(world, lambda _: None, max_idle=0.01)) as working:
         working.wait_for_end()

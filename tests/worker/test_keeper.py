@@ -19,7 +19,7 @@ from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, QuickRetries, Told, Wo
 
 @pytest.fixture
 def quick(world: World) -> QuickRetries:
-    """The queue's clock, held, for a keeper."""
+    """Return the queue's clock, held, for a keeper."""
     return QuickRetries(world.local.clock)
 
 
@@ -106,7 +106,7 @@ class TestClaiming:
     def test_claims_at_once_with_credentials_that_came_while_the_old_ones_were_being_refused(
         self, world: World, told: Told
     ) -> None:
-        """Also at the start, where a refusal ends a worker."""
+        """Also for the first claim request, whose refusal otherwise ends a worker."""
         outdated = Credentials("worker", "outdated-access-token")
         world.local.faults.add(Delay(endpoint="queue.claimWork", seconds=30))
         task_id = world.create()
@@ -331,11 +331,11 @@ class TestResolving:
         world.local.faults.add(Delay(endpoint="queue.reportCompleted", seconds=500))
         with running_keeper(world, told, clock=quick) as keeper, ThreadPoolExecutor(1) as thread:
             (held,) = told.runs(1)
-            quick.until_a_reclaim_is_planned()  # a run that is being resolved already gets none
+            quick.until_a_reclaim_is_planned()  # once a run is being resolved, no reclaim is planned
             resolving = thread.submit(keeper.resolve, held, ReasonResolved.COMPLETED)
             world.until_struck()
-            world.run(held.task_id)  # its response says that the delay has begun
-            quick.let_a_reclaim_be_due()  # the report is on its way when a renewal would have been made
+            world.run(held.task_id)  # when this has a response, the delay has begun
+            quick.let_a_reclaim_be_due()  # the report is still under way when a reclaim would be due
             assert resolving.result(WAIT) is ClaimState.RESOLVED
             assert told.reclaims.empty()
             assert told.failed_reclaims.empty()

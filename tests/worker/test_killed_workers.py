@@ -63,7 +63,7 @@ SCRIPT = """
 
 @contextmanager
 def worker_to_kill(world: World, directory: Path, stage: str = "") -> Generator[IO[str]]:
-    """A worker in a separate process, which is killed in the end; what it prints."""
+    """Start a worker in a separate process; yield its standard output; kill it at the end of the block."""
     script = textwrap.dedent(SCRIPT)
     arguments = [world.local.root_url, world.local.access_token, str(directory), stage]
     with subprocess.Popen(

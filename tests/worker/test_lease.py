@@ -14,7 +14,7 @@ from taskqueue_client.worker.claims.claimed_run import Lease, Reclaimed, attempt
 from tests.worker.queue_world import iso
 
 SERVER_NOW = datetime(2031, 5, 6, 7, 8, 9, 123000, UTC)
-"""Far from the clock of the machine that runs the test."""
+"""The server's time, far from that of the machine that runs the test."""
 
 lengths = st.floats(min_value=1, max_value=86400)
 chances = st.floats(min_value=0, max_value=1)
@@ -23,7 +23,7 @@ chances = st.floats(min_value=0, max_value=1)
 def response(
     seconds: float, *, certificate_age: float = 0.0, with_certificate: bool = True
 ) -> dict[str, object]:
-    """The fields that the responses of claimWork and reclaimTask share, at SERVER_NOW."""
+    """Return a response with the fields that claimWork and reclaimTask share, sent at `SERVER_NOW`."""
     taken_until = SERVER_NOW + timedelta(seconds=seconds)
     start = int((SERVER_NOW.timestamp() - certificate_age) * 1000)
     certificate = msgspec.json.encode({"start": start, "expiry": 0}).decode()

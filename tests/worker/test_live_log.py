@@ -68,7 +68,7 @@ def stream(url: str, **headers: str) -> Generator[http.client.HTTPResponse]:
 def unbuffered(
     server: bounded_server.BoundedServer, handler: web.RequestHandler, transport: asyncio.Transport
 ) -> None:
-    """Accept a connection that holds few bytes for a reader that takes none."""
+    """Accept a connection that buffers only few bytes for a reader that reads none."""
     transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     transport.set_write_buffer_limits(0)
     accept(server, handler, transport)
@@ -119,7 +119,7 @@ class TestServer:
     def test_the_response_to_head_has_the_headers_of_the_stream(
         self, live_logs: LiveLogs, log: TaskLog
     ) -> None:
-        """`wget --spider`, `curl --head` and other checks of links find the log, as that of other workers."""
+        """So `wget --spider`, `curl --head` and other checks of links find the log, as with other workers."""
         url = live_logs.add(log.path)
         with requests.Session() as session:
             response = session.head(url, timeout=WAIT)
@@ -207,8 +207,8 @@ class TestServer:
                 output.write(b"x" * MIB)
         with stream(live_logs.add(log.path)) as slow:
             until(lambda: not live_logs.readers)
-            with pytest.raises((http.client.HTTPException, ConnectionError)):  # not as if that was all
-                slow.read()
+            with pytest.raises((http.client.HTTPException, ConnectionError)):
+                slow.read()  # must not look like the end of the log
 
     def test_a_reader_that_stops_before_the_last_bytes_of_an_ended_log_is_disconnected(
         self, live_logs: LiveLogs, log: TaskLog, monkeypatch: pytest.MonkeyPatch
@@ -216,7 +216,7 @@ class TestServer:
         monkeypatch.setattr(live_log, "STALLED", 0.05)
         monkeypatch.setattr(bounded_server.BoundedServer, "connection_made", unbuffered)
         with Output(log) as output:
-            output.write(b"x" * 60_000)  # less than what aiohttp sends without a wait
+            output.write(b"x" * 60_000)  # aiohttp writes so much without waiting
         url = live_logs.add(log.path)
         with socket.socket() as reader:
             reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
@@ -321,10 +321,10 @@ class TestServer:
             port = taken.getsockname()[1]
         with monkeypatch.context() as patched:
             patched.setattr(threading.Thread, "start", refuse)
-            with pytest.raises(RuntimeError, match="new thread") as failed:  # it keeps the frame
+            with pytest.raises(RuntimeError, match="new thread") as failed:
                 LiveLogs("127.0.0.1", port)
         LiveLogs("127.0.0.1", port).close()
-        del failed
+        del failed  # until here, its traceback keeps the server alive
 
     def test_a_port_that_is_taken_is_an_error_that_names_the_setting(self, live_logs: LiveLogs) -> None:
         port = urlsplit(live_logs.url).port
@@ -345,7 +345,7 @@ def streaming(world: World, handler: Callable[[TaskRun], Any], **settings: Any) 
 
 
 def link_of(world: World, task_id: str) -> tuple[StorageType | str, str | None] | None:
-    """The storage type and the URL of the artifact that the link leads to."""
+    """Return the storage type and the URL of the artifact to which the link leads; None without a link."""
     try:
         found = world.queue.artifact(task_id, 0, LINK)
     except CallFailed:
@@ -354,7 +354,7 @@ def link_of(world: World, task_id: str) -> tuple[StorageType | str, str | None] 
 
 
 def live_url(world: World, task_id: str) -> str:
-    """The URL at which the worker streams the log, as soon as that is known."""
+    """Wait until the link exists; return the URL at which the worker streams the log."""
     until(lambda: link_of(world, task_id) is not None)
     kind, url = link_of(world, task_id) or (None, None)
     assert kind == StorageType.REFERENCE
@@ -363,7 +363,7 @@ def live_url(world: World, task_id: str) -> str:
 
 
 class Ready:
-    """A handler that says something, and waits until it may end."""
+    """A handler that logs a text, and waits until it may end."""
 
     def __init__(self, text: str = "begun") -> None:
         self._text = text
@@ -387,7 +387,7 @@ class TestRuns:
             with stream(url) as reader:
                 assert b"INFO run 0 of task" in reader.readline()
                 assert reader.readline().endswith(b"INFO begun\n")
-                if interval:  # and the checkpoints do not change the link
+                if interval:  # the uploads of checkpoints must not change the link
                     until(lambda: requests.get(backing_url(world, task_id), timeout=WAIT).ok)
                     assert live_url(world, task_id) == url
                 handler.may_end.set()
@@ -522,7 +522,7 @@ QUEUE = "test-provisioner/test-worker"
 
 
 def backing_url(world: World, task_id: str) -> str:
-    """The URL of the uploaded log, as soon as there is one."""
+    """Wait until a log is uploaded; return its URL."""
     found: list[str] = []
 
     def is_known() -> bool:
@@ -536,7 +536,7 @@ def backing_url(world: World, task_id: str) -> str:
 
 @pytest.fixture
 def open_server(request: pytest.FixtureRequest, live_logs: LiveLogs, log: TaskLog) -> Iterator[str]:
-    """The URL of a server that strangers can connect to."""
+    """Yield a URL of a server to which any program can connect."""
     if request.param == "live log":
         yield live_logs.add(log.path)
     elif request.param == "live log, IPv6":
@@ -603,7 +603,7 @@ def test_connections_that_wait_because_there_are_too_many_are_logged_once(
 def test_connections_that_fail_after_they_were_accepted_exclude_no_others(
     monkeypatch: pytest.MonkeyPatch, open_server: str
 ) -> None:
-    """As on macOS, where an option of a socket cannot be set after its client has hung up."""
+    """As on macOS, where setting an option of a socket fails after its client has disconnected."""
     begin, failures = bounded_server.BoundedServer.__call__, iter([EINVAL] * 5)
 
     def failing(server: bounded_server.BoundedServer) -> web.RequestHandler:
@@ -623,7 +623,7 @@ def test_connections_that_fail_after_they_were_accepted_exclude_no_others(
 def test_a_reader_that_keeps_its_connection_and_is_gone_excludes_no_other_for_long(
     monkeypatch: pytest.MonkeyPatch, log: TaskLog
 ) -> None:
-    """As laptops that were closed while they showed a log: their connections were kept for an hour."""
+    """As a laptop that was closed while it showed a log: its connection must not be kept for an hour."""
     monkeypatch.setattr(bounded_server, "IDLE", 0.01)
     live_logs = LiveLogs("127.0.0.1", 0)
     try:

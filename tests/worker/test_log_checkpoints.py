@@ -88,7 +88,7 @@ class TestCompressedLog:
     def test_what_a_task_has_put_in_the_place_of_the_stream_is_an_error(
         self, tmp_path: Path, kind: str, count: int
     ) -> None:
-        """Not a thread that waits for the other end of a FIFO for ever, and nothing is written elsewhere."""
+        """No thread may wait for ever at a FIFO, and nothing may be written to the target of a link."""
         target = tmp_path / "target"
         target.write_text("theirs")
         errors: list[OSError] = []
@@ -131,7 +131,7 @@ class TestCompressedLog:
                 output.write(noise(30_000, seed))
                 after = packed(compressed)
                 assert unpacked(after) == text_of(log)
-                stable = max(len(before) - 10, 0)  # the end of a stream, its checksum and its length
+                stable = max(len(before) - 10, 0)  # without the end: checksum and length
                 assert after[:stable] == before[:stable]
                 before = after
 
@@ -139,7 +139,7 @@ class TestCompressedLog:
         with log_in(tmp_path) as (log, compressed):
             Output(log).write(noise(100_000, 1))
             packed(compressed)
-            log.path.write_bytes(b"x" * log.path.stat().st_size)  # nobody looks at it again
+            log.path.write_bytes(b"x" * log.path.stat().st_size)  # what was compressed is not read again
             log.say("more")
             assert unpacked(packed(compressed)).endswith(b"INFO more\n")
             assert noise(100_000, 1) in unpacked(packed(compressed))
@@ -147,7 +147,7 @@ class TestCompressedLog:
     def test_between_checkpoints_there_is_neither_an_open_file_nor_a_compressor(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A worker may have a thousand runs that wait."""
+        """They take memory, and a worker may have a thousand runs that wait."""
         made: list[weakref.ref[Compressor]] = []
 
         class Compressor:
@@ -202,7 +202,7 @@ class TestCompressedLog:
 
 
 class Uploads:
-    """Takes checkpoints: when they came, and how large they were."""
+    """Takes checkpoints, and notes when each came and how large it was."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -219,7 +219,7 @@ class Uploads:
 
 @pytest.fixture
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let virtual time not go on while something is done in a thread."""
+    """Do the work of threads in the event loop, so that virtual time does not pass meanwhile."""
 
     async def at_once(function: Any, *args: Any) -> Any:
         return function(*args)
@@ -233,7 +233,7 @@ def first_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def uploads_during(compressed: CompressedLog, run: Callable[[Uploads], Awaitable[None]]) -> Uploads:
-    """What is uploaded while a run goes on, in virtual time."""
+    """Return the checkpoints that are uploaded while `run` runs, in virtual time."""
 
     async def main() -> Uploads:
         uploads = Uploads(VirtualClock())
@@ -247,7 +247,7 @@ def uploads_during(compressed: CompressedLog, run: Callable[[Uploads], Awaitable
 
 
 def moments_of_run(compressed: CompressedLog, interval: float, lasts: float) -> list[float]:
-    """When a run uploads its log, which grows all the time, in seconds from its start."""
+    """Return when a run uploads its log, which grows all the time, in seconds from the start of the run."""
 
     async def main() -> list[float]:
         uploads = Uploads(VirtualClock())
@@ -336,7 +336,7 @@ class TestIntervals:
     def test_checkpoints_send_no_more_than_the_run_has_earned(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: int, least: int
     ) -> None:
-        """Whatever the log compresses to: of each `share` lines, one is noise."""
+        """However well the log compresses: one of `share` lines is noise."""
         for name, value in (("AT_ONCE", 5_000), ("PACE", 1_000), ("MOST", 1_000_000)):
             monkeypatch.setattr(log_checkpoints, name, value)
         with log_in(tmp_path) as (log, compressed):
@@ -428,7 +428,7 @@ class TestIntervals:
 
 
 class Paused:
-    """A handler that writes what the test says."""
+    """A handler that logs the texts that the test gives it, until the test ends it."""
 
     def __init__(self) -> None:
         self._texts: SimpleQueue[str | None] = SimpleQueue()
@@ -443,7 +443,7 @@ class Paused:
 
 
 def log_so_far(world: World, task_id: str) -> str:
-    """The log, as its link leads to it; nothing if it leads nowhere yet."""
+    """Return the log to which the link leads; empty if there is no link yet."""
     try:
         return log_of(world, task_id)
     except (CallFailed, requests.HTTPError):

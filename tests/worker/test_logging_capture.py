@@ -1,4 +1,4 @@
-"""Log messages of libraries inside of a handler go to the task's log."""
+"""Messages that libraries log in a handler go to the task's log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def world(world: World, caplog: pytest.LogCaptureFixture) -> World:
 
 
 def messages(world: World, task_id: str) -> list[str]:
-    """The messages of the library in the task's log, without times."""
+    """Return the messages of the library in the task's log, without times."""
     lines = log_of(world, task_id).splitlines()
     return [line.partition(" ")[2] for line in lines if "some.library" in line]
 
@@ -85,7 +85,7 @@ def test_secrets_are_masked_and_tracebacks_shown(world: World) -> None:
     def handler(task: TaskRun) -> None:
         task.register_secret("hunter2hunter2")
         try:
-            raise ValueError("hunter2hunter2")  # noqa: TRY301 - the test's own
+            raise ValueError("hunter2hunter2")  # noqa: TRY301 - to be logged below
         except ValueError:
             library.exception("login failed")
 

@@ -114,7 +114,7 @@ def test_an_upload_may_take_longer_than_the_credentials_and_urls_it_began_with(
 def test_storage_that_hangs_does_not_delay_the_reports_of_other_runs(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though it is asked for as much as may be at a time, and waited for longer than this test takes."""
+    """Also if as many uploads as may run at a time wait for it, for longer than this test takes."""
 
     def patient_queue(_: Session, credentials: Credentials | None, clock: Clock) -> AsyncQueue:
         retry = RetryPolicy(read_timeout=2 * WAIT)
@@ -165,7 +165,7 @@ def test_two_thousand_artifacts_delay_no_reclaim(world: World) -> None:
 def test_a_large_directory_that_is_removed_between_two_tries_delays_no_reclaim(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It takes longer than several leases, on a clock that moves only after a reclaim."""
+    """The removal takes longer than several leases, on a clock that moves only after a reclaim."""
     remove = WorkDirectories.remove
     tries: list[TaskRun] = []
 

@@ -150,7 +150,7 @@ def test_a_program_with_patched_modules_is_refused_before_anything_is_claimed(
     def stand_in(*args: Any, **kwargs: Any) -> object:
         return original(*args, **kwargs)
 
-    stand_in.__module__, stand_in.__name__ = f"{library}.{module}", name  # as those of the real libraries
+    stand_in.__module__, stand_in.__name__ = f"{library}.{module}", name  # as the real libraries name theirs
     worker = worker_for(world, lambda _: None, max_tasks=1)
     monkeypatch.setattr(patched, stand_in)
     for start in (worker.run, worker.serve, lambda: run_handler(worker, {})):
@@ -226,7 +226,7 @@ def test_a_hook_that_is_a_coroutine_function_is_refused(
     world: World, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     async def hook(*_: object) -> None:
-        """Nothing would run it."""
+        """Do nothing: a worker would not await the coroutine."""
 
     monkeypatch.setattr(WorkerLoop, name, hook)
     with pytest.raises(InvalidArgument, match=f"{name}: .*expected a plain function"):
@@ -234,7 +234,7 @@ def test_a_hook_that_is_a_coroutine_function_is_refused(
 
 
 def log_of_class(caplog: pytest.LogCaptureFixture, **attributes: object) -> list[str]:
-    """Return what a worker logs when it is made, whose class `Builder` has these attributes."""
+    """Make a worker of a class `Builder` with these attributes; return what it logs."""
     kind: Any = type("Builder", (WorkerLoop,), {"run_task": of_task, **attributes})
     kind(root_url="https://tc.example.com", task_queue_id="proj/linux", worker_group="g", worker_id="w")
     return caplog.messages
@@ -284,7 +284,7 @@ def test_attributes_that_a_class_uses_itself_are_not_logged(caplog: pytest.LogCa
 
     own: dict[str, object] = {
         "__init__": init,
-        "concurrency": 2,  # which it passes on
+        "concurrency": 2,  # which its `__init__` passes to its base
         "max_run_time": property(str),
         "payload_schema": {},
         "payload_schemas": {},
@@ -303,11 +303,11 @@ def test_hooks_of_other_base_classes_are_not_logged(caplog: pytest.LogCaptureFix
 
 
 def without_self() -> None:
-    """A method whose author has forgotten `self`."""
+    """Take no arguments, like a method whose author has forgotten `self`."""
 
 
 def with_self(_: object) -> None:
-    """A method that takes nothing."""
+    """Take only `self`."""
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def test_a_method_that_the_worker_cannot_call_is_refused_before_a_run_notices_it
 
 
 def with_database(handler: Callable[[Any, TaskRun, str], None]) -> Any:
-    """A decorator of a user's, which adds an argument."""
+    """Decorate a handler, as a user may: add an argument."""
 
     @wraps(handler)
     def run_task(worker: WorkerLoop, task: TaskRun) -> None:
@@ -351,15 +351,15 @@ def with_database(handler: Callable[[Any, TaskRun, str], None]) -> Any:
 
 
 def of_task(worker: WorkerLoop, task: TaskRun) -> None:
-    """A handler."""
+    """Handle a task."""
 
 
 def of_database(worker: WorkerLoop, task: TaskRun, database: str) -> None:
-    """A handler that needs one more argument."""
+    """Handle a task; needs one more argument than a handler gets."""
 
 
 class Unreadable:
-    """Annotated with a name that only type checkers import, as Python 3.14 allows."""
+    """Has no readable signature: annotated with a name that only type checkers import, as in Python 3.14."""
 
     def __call__(self, _: object) -> None:
         """Accept the task."""
@@ -390,7 +390,7 @@ def test_a_method_that_the_worker_can_call_is_accepted(handler: Any) -> None:
 
 
 class Unprintable(Exception):
-    """Has a `__str__` that fails, as one does that returns an attribute which is None."""
+    """An exception whose `__str__` fails, as if it returns an attribute that is None."""
 
     def __str__(self) -> str:
         message: Any = None
@@ -399,7 +399,7 @@ class Unprintable(Exception):
 
 
 class UnprintableFailure(Unprintable, outcomes.TaskFailed):
-    """The same as an outcome."""
+    """An outcome whose `__str__` fails."""
 
 
 class Unformattable(SyntaxError):
@@ -475,7 +475,7 @@ class TestPayloads:
         assert reasons(world, task_id) == ["completed"]
 
     def test_the_schema_may_be_set_when_the_settings_are_known(self, world: World) -> None:
-        """As by an `__init__` that reads the schema from a file of the settings."""
+        """As in an `__init__` that reads the schema from a file that a setting names."""
         worker, task_id = worker_for(world, lambda _: None, max_tasks=1), world.create({"target": 7})
         setattr(worker, "payload_schema", self.SCHEMA)  # noqa: B010 - type checkers refuse it
         assert run_handler(worker, {"target": 7}).outcome == "malformed-payload"
@@ -607,7 +607,7 @@ class TestTimes:
         cancelled: list[bool] = []
 
         def handler(task: TaskRun) -> None:
-            if cancelled:  # the limit counts from the first try's beginning, if not from before it
+            if cancelled:  # not in the first try: the limit may begin a little before it
                 clock.advance(seconds=100)
             cancelled.append(task.canceled.wait(WAIT if len(cancelled) == 3 else 0))
             raise outcomes.IntermittentTask
@@ -619,7 +619,7 @@ class TestTimes:
         assert cancelled == [False, False, False, True]
         assert reasons(world, task_id) == ["failed"]
 
-    def test_its_command_is_ended(self, world: World) -> None:
+    def test_a_command_of_a_run_that_takes_too_long_is_ended(self, world: World) -> None:
         task_id = world.create()
         work(world, lambda task: task.run_command(["sleep", "60"]), max_run_time=0.2)
         assert reasons(world, task_id) == ["failed"]
@@ -676,21 +676,21 @@ class TestWhatAHandlerGives:
 
         check_not_completed(world, inner, "declare run_task as `async def`")
 
-    def test_nor_is_a_generator(self, world: World) -> None:
+    def test_a_generator_is_not_a_completed_task(self, world: World) -> None:
         def inner(task: TaskRun) -> Iterator[None]:
             del task
             yield
 
         check_not_completed(world, inner, "run_task must not `yield`")
 
-    def test_nor_is_an_asynchronous_generator(self, world: World) -> None:
+    def test_an_asynchronous_generator_is_not_a_completed_task(self, world: World) -> None:
         async def inner(task: TaskRun) -> AsyncIterator[None]:
             del task
             yield
 
         check_not_completed(world, inner, "run_task must not `yield`")
 
-    def test_nor_is_a_coroutine_within_a_coroutine(self, world: World) -> None:
+    def test_a_coroutine_within_a_coroutine_is_not_a_completed_task(self, world: World) -> None:
         async def inner() -> None:
             pass
 
@@ -721,7 +721,7 @@ class TestWhatAHandlerGives:
 
 
 def check_not_completed(world: World, function: Callable[[TaskRun], Any], advice: str) -> None:
-    """A plain handler that gives what the function gives ends its run as an internal error, and says why."""
+    """Check that a handler which returns what `function` returns ends as an internal error with `advice`."""
 
     class Giving(WorkerLoop):
         def run_task(self, task: TaskRun) -> None:
@@ -785,7 +785,7 @@ class TestNotAwaited:
         assert reasons(world, task_id) == ["internal-error"]
         assert "TypeError: upload_artifact_async was called and not awaited" in log_of(world, task_id)
 
-    def test_a_call_that_was_canceled_before_it_began_is_none_of_them(self, world: World) -> None:
+    def test_a_call_that_was_canceled_before_it_began_is_not_an_error(self, world: World) -> None:
         class Canceling(WorkerLoop):
             async def run_task(self, task: TaskRun) -> None:
                 call = asyncio.create_task(task.run_command_async(["false"]))
@@ -918,7 +918,7 @@ class TestUploads:
 
 
 def siblings(task: TaskRun) -> list[Path]:
-    """The entries beside the run's own directory."""
+    """Return the entries of the directory that has the run's directory."""
     return list(task.work_directory.parent.iterdir())
 
 

@@ -114,7 +114,7 @@ def test_the_log_says_how_each_run_ended(
     expected = rf"run {task_id}/0 ended: {reason} after (\d+\.\d) s, 0 artifacts{why}"
     found = re.fullmatch(expected, line.getMessage())
     assert found is not None, line.getMessage()
-    assert float(found[1]) < time.monotonic() - began + 0.1  # rounded
+    assert float(found[1]) < time.monotonic() - began + 0.1  # the log rounds
     assert line.levelno == level
     assert bool(line.exc_info) == (level == logging.ERROR)
 
@@ -162,7 +162,7 @@ def test_the_log_says_it_without_secrets(
 
 
 def test_polling_without_the_scope_is_logged_once_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    """The worker's credentials have exactly the scopes of the interaction document."""
+    """The worker's credentials have exactly the scopes that the document on worker interaction names."""
     scopes = [f"queue:claim-work:{TASK_QUEUE_ID}", "queue:worker-id:group/worker"]
     client = Client("worker", "the-secret-of-a-worker", scopes)
     polled = threading.Event()
@@ -244,6 +244,6 @@ def test_a_file_that_changes_during_its_upload_is_the_task_s_doing() -> None:
     assert isinstance(outcome_of_failed_upload("public/x", SourceChanged("x")), TaskFailed)
 
 
-def test_the_plural_of_the_interaction_document_is_sent_in_the_singular() -> None:
+def test_the_reason_resources_unavailable_is_sent_as_resource_unavailable() -> None:
     call = calls.report_exception("fN1SbArXTPSVFNUvaOlinQ", 0, "resources-unavailable")
     assert call.body == {"reason": "resource-unavailable"}

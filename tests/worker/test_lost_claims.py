@@ -1,4 +1,4 @@
-"""A run that is lost: its handler is stopped, and neither artifacts nor reports follow."""
+"""Lost runs: the handler is stopped, and neither artifacts nor reports follow."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_lost(world: World, task_id: str) -> None:
 
 
 def is_running(pid: str) -> bool:
-    """Whether a process lives, and does not just wait for somebody to ask how it ended."""
+    """Return whether a process is alive, and not a zombie."""
     try:
         status = Path("/proc", pid, "stat").read_text()
     except FileNotFoundError:
@@ -151,16 +151,16 @@ def test_a_report_that_comes_too_late_changes_nothing(world: World, endpoint: st
 
 
 class Conflict(NamedTuple):
-    """How a worker comes to be told that a run is not its own any more.
+    """A way in which a worker learns that somebody else has resolved its run.
 
     Attributes:
-        held_up: What the run waits for when somebody else resolves it; None for its handler.
+        held_up: The delayed call during which somebody else resolves the run; None: during its handler.
         known: How many artifacts the queue knows by then.
         raises: How the handler ends.
-        resolve: Resolves it.
-        reason: As what.
-        refused: The ends of the paths that are refused.
-        hung_up: Which of them the worker may hang up on before the queue has refused them.
+        resolve: Resolves the run.
+        reason: The reason with which the run is resolved.
+        refused: The ends of the paths of requests that the queue refuses.
+        hung_up: The requests of these that the worker may cancel before the queue has refused them.
     """
 
     held_up: Delay | None
@@ -177,12 +177,12 @@ def cancel(world: World, task_id: str) -> None:
 
 
 def report_completed(world: World, task_id: str) -> None:
-    """As nobody takes artifacts for such a run any more, which they do when it is canceled."""
+    """Resolve the run so that the queue refuses further artifacts, which it takes for a canceled run."""
     world.queue.report_completed(task_id, 0)
 
 
 NEXT_RECLAIM = 1200 * max(RECLAIM_BETWEEN)
-"""Seconds after a claim by which it was to be reclaimed."""
+"""Seconds from a claim to the latest moment of its first reclaim."""
 
 ARTIFACTS = {"public%2Fx", "public%2Flogs%2Flive_backing.log", "public%2Flogs%2Flive.log"}
 CONFLICTS = {
@@ -202,7 +202,7 @@ CONFLICTS = {
         report_completed,
         "completed",
         {*ARTIFACTS, "failed"},
-        ARTIFACTS,  # all others, once one of them is refused
+        ARTIFACTS,  # when the first is refused, the worker cancels the others
     ),
     "reportCompleted": Conflict(
         Delay(endpoint="queue.reportCompleted", seconds=500), 3, None, cancel, "canceled", {"completed"}
@@ -282,7 +282,7 @@ def test_a_claim_that_was_canceled_on_its_way_is_given_up(world: World) -> None:
     check_lost(world, task_id)
 
 
-def test_a_hint_is_enough(world: World) -> None:
+def test_a_hint_that_a_task_was_canceled_stops_its_run(world: World) -> None:
     task_id = world.create()
     started = threading.Event()
 
@@ -302,7 +302,7 @@ def test_a_hint_is_enough(world: World) -> None:
 def test_an_awaited_handler_that_was_cancelled_before_its_first_step_gives_its_slot_back(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another handler holds the loop when it is to begin, and still when it is to end."""
+    """Another handler blocks the event loop from before this one can begin until it should have stopped."""
     monkeypatch.setattr(handlers, "HANDLER_GRACE", 0.1)
     first = world.create()
     holding, let_go, has_begun = threading.Event(), threading.Event(), threading.Event()

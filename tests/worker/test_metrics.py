@@ -49,7 +49,7 @@ def metrics() -> WorkerMetrics:
 
 read_openmetrics = cast(
     "Callable[[str], Iterable[Metric]]",
-    openmetrics.text_string_to_metric_families,  # pyright: ignore[reportUnknownMemberType] # has no types
+    openmetrics.text_string_to_metric_families,  # pyright: ignore[reportUnknownMemberType] # it has no types
 )
 
 
@@ -60,7 +60,7 @@ def families(metrics: WorkerMetrics, accept: str = OPENMETRICS) -> dict[str, Met
 
 
 def value(metrics: WorkerMetrics, name: str, **labels: str) -> float | None:
-    """The value of a sample of the worker; None if there is none."""
+    """Return the value of a sample of the worker; None if there is none."""
     samples = [each for family in families(metrics).values() for each in family.samples]
     found = [each.value for each in samples if each.name == PREFIX + name and each.labels == labels]
     return found[0] if found else None
@@ -84,7 +84,7 @@ def test_the_metrics_are_prometheus_text_for_everybody_else(metrics: WorkerMetri
 
 
 def documented() -> dict[str, tuple[str, set[str]]]:
-    """The types and labels of the metrics in the table of the documentation."""
+    """Return the types and labels of the metrics in the table of the documentation."""
     page = Path(__file__).parents[2] / "docs" / "how-to" / "metrics.md"
     _, _, rest = page.read_text().partition("| name | type | labels | meaning |\n|---|---|---|---|\n")
     table, _, _ = rest.partition("\n\n")

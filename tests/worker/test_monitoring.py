@@ -42,7 +42,7 @@ WELL = Vitals(
 
 
 class Worker:
-    """Whose vitals a test can change."""
+    """A worker whose vitals a test can change."""
 
     def __init__(self) -> None:
         self.vitals: Vitals = WELL
@@ -157,7 +157,7 @@ def test_requests_that_never_end_use_few_descriptors_and_exclude_nobody(
     monitor: Monitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(monitor_module, "MOST_CONNECTIONS", 5)
-    monkeypatch.setattr(monitor.RequestHandlerClass, "timeout", None)  # as for clients that never pause
+    monkeypatch.setattr(monitor.RequestHandlerClass, "timeout", None)  # as if these clients never pause
     with ExitStack() as stack:
         address = "127.0.0.1", monitor.port
         slow = [stack.enter_context(socket.create_connection(address, WAIT)) for _ in range(20)]
@@ -174,13 +174,13 @@ def test_a_client_that_goes_away_harms_nobody(monitor: Monitor, capfd: pytest.Ca
     with socket.create_connection(("127.0.0.1", monitor.port)) as client:
         client.setsockopt(
             socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0"
-        )  # it resets the connection
+        )  # closing resets the connection
         client.sendall(b"GET /metr")
     assert get(monitor, "/live").status_code == 200
     assert capfd.readouterr().err == ""
 
 
-def test_a_client_that_speaks_slowly_does_not_keep_it_from_closing(worker: Worker) -> None:
+def test_a_client_that_sends_slowly_does_not_keep_the_monitor_from_closing(worker: Worker) -> None:
     gone = threading.Event()
 
     def drip(client: socket.socket) -> None:
@@ -192,7 +192,7 @@ def test_a_client_that_speaks_slowly_does_not_keep_it_from_closing(worker: Worke
         monitor.start()
         client = socket.create_connection(("127.0.0.1", monitor.port))
         client.sendall(b"GET /")
-        assert get(monitor, "/live").status_code == 200  # so that the other one has been accepted
+        assert get(monitor, "/live").status_code == 200  # then `client` has been accepted before
         dripping = threading.Thread(target=drip, args=[client])
         dripping.start()
         closing = threading.Thread(target=monitor.server_close, daemon=True)
@@ -205,7 +205,7 @@ def test_a_client_that_speaks_slowly_does_not_keep_it_from_closing(worker: Worke
     assert is_closed
 
 
-def test_a_metric_of_a_user_that_hangs_does_not_keep_it_from_closing() -> None:
+def test_vitals_that_hang_do_not_keep_the_monitor_from_closing() -> None:
     is_asked, may_end = threading.Event(), threading.Event()
 
     def hang() -> Vitals:
@@ -258,7 +258,7 @@ def test_a_host_that_is_not_of_this_machine_is_an_error_that_names_the_setting(
         Monitor(worker.metrics, host, 0)
 
 
-def test_the_log_says_that_only_this_machine_can_reach_it(
+def test_the_log_says_at_which_address_the_monitor_serves(
     worker: Worker, caplog: pytest.LogCaptureFixture
 ) -> None:
     with (
@@ -269,7 +269,7 @@ def test_the_log_says_that_only_this_machine_can_reach_it(
     assert caplog.messages == [f"serving /metrics, /live and /ready on 127.0.0.1:{monitor.port}"]
 
 
-def test_it_speaks_ip_version_6_too(worker: Worker, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_monitor_serves_over_ip_version_6_too(worker: Worker, caplog: pytest.LogCaptureFixture) -> None:
     try:
         monitor = Monitor(worker.metrics, "::1", 0)
     except InvalidArgument as error:

@@ -97,7 +97,7 @@ def test_an_exception_that_is_not_a_group_is_returned_unchanged() -> None:
 
 
 def test_a_run_is_canceled_in_a_condition_when_the_event_is_set() -> None:
-    """As in `while not task.canceled`; an event of `threading` is always true."""
+    """So `while not task.canceled` works; an event of `threading` would always be true."""
     canceled = outcomes.Canceled()
     assert not canceled
     canceled.cancel(outcomes.WorkerShutdown())
@@ -110,4 +110,4 @@ def test_a_handler_that_checks_whether_it_should_stop_learns_why_the_claim_was_l
     with pytest.raises(outcomes.ClaimLost, match="the task was canceled") as raised:
         canceled.check()
     assert raised.value.reason is LossReason.CANCELED
-    assert raised.value is not canceled.reason, "whose traceback would hold the frames of all its callers"
+    assert raised.value is not canceled.reason, "raising the stored one would add frames of each caller to it"

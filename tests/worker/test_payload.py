@@ -302,7 +302,7 @@ def test_the_place_of_each_unknown_keyword_is_found_without_a_search(
 
 @pytest.fixture(name="found")
 def _found(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The violations of patterns that are found, in words."""
+    """Collect the texts of the violations that are found."""
     found: list[str] = []
     make = payload_keywords._violation  # pyright: ignore[reportPrivateUsage]
 
@@ -318,7 +318,7 @@ def _found(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_large_payload_is_not_checked_to_its_end_for_an_alternative_that_it_does_not_match(
     found: list[str], keyword: str
 ) -> None:
-    """Each violation takes 3 kB, so that a megabyte of violations would take the memory of other runs."""
+    """Each violation takes 3 kB: those of a payload of 1 MB would take the memory of other runs."""
     schema = {keyword: [{"type": "integer"}, {"items": {"pattern": "b"}}]}
     (problem,) = words(schema, ["a"] * 10_000)
     assert '$[0]: a string that matches the pattern "b"; $[1]: ' in problem
@@ -338,7 +338,7 @@ SAME = {"$ref": "#"}
 
 
 def operator(name: str, same: dict[str, Any] = SAME) -> dict[str, Any]:
-    """Both refer to the schema for the same key, which comes before the one that tells them apart."""
+    """Return a schema that checks `args` by `same` before `op`, by which operators differ."""
     members = {"args": {"items": same, "type": "array"}, "op": {"const": name}}
     return {"properties": members, "required": ["op", "args"]}
 
@@ -352,14 +352,14 @@ def deep(leaf: object) -> object:
 
 @pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
 def test_alternatives_that_refer_to_one_schema_check_each_member_once(found: list[str], keyword: str) -> None:
-    """jsonschema checks the innermost member thousands of times, and with some more levels for hours."""
+    """jsonschema would check the innermost member thousands of times; with some more levels, for hours."""
     leaf = {"properties": {"leaf": {"pattern": "b"}}, "required": ["leaf"]}
     schema = {keyword: [operator("and"), leaf, operator("or")]}
     assert words(schema, deep({"leaf": "b"})) == []
     (problem,) = words(schema, deep({"leaf": "a"}))
     assert "one of the alternatives" in problem
     assert '$.leaf: a string that matches the pattern "b"' in words(schema, {"leaf": "a"})[0]
-    assert len(found) == 3  # each reference has it once, and the last payload
+    assert len(found) == 3  # once for each reference, and once in the last payload
 
 
 @pytest.mark.parametrize(
@@ -381,7 +381,7 @@ def test_alternatives_that_refer_dynamically_to_one_schema_check_each_member_onc
     assert words(schema, deep({"leaf": "b"})) == []
     (problem,) = words(schema, deep({"leaf": "a"}))
     assert "one of the alternatives" in problem
-    assert len(found) == 2  # each reference has it once
+    assert len(found) == 2  # once for each reference
 
 
 def test_two_references_at_one_place_are_both_followed() -> None:
@@ -402,7 +402,7 @@ def test_conditions_that_refer_to_one_schema_check_each_member_once(found: list[
 
 
 def test_violations_in_thousands_of_alternatives_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each takes 4 kB, and a payload of 1 MB can have millions, also if it matches the schema."""
+    """Each violation takes 4 kB; a payload of 1 MB can have millions, even if it matches the schema."""
     kept: list[ValidationError] = []
 
     def copied(error: ValidationError) -> ValidationError:
@@ -426,7 +426,7 @@ def test_violations_in_thousands_of_alternatives_are_not_kept(monkeypatch: pytes
 
 
 def test_a_dynamic_reference_is_followed_from_each_way_to_it() -> None:
-    """The list is checked by `list` alone first, where its elements may be anything."""
+    """The first check of the list is by `list` alone, which takes any elements."""
     schema = {
         "$defs": {
             "list": {
@@ -578,7 +578,7 @@ def test_a_pattern_of_keys_that_python_cannot_read_is_refused(draft: str) -> Non
 
 @pytest.mark.parametrize(("pattern", "given"), [(r"^[\w.]+$", "ä"), (r"^\d+$", "٣"), (r"^a\b", "aä")])
 def test_classes_of_characters_in_a_pattern_are_those_of_json_schema(pattern: str, given: str) -> None:
-    """They are ASCII; for Python, `ä` and the Arabic digit 3 are in them."""
+    """They have only ASCII characters; in Python, they also match `ä` and the Arabic digit 3."""
     is_allowed = pattern.endswith("b")
     assert (words({"pattern": pattern}, given) == []) == is_allowed
     assert (words({"patternProperties": {pattern: False}}, {given: 1}) == []) != is_allowed
@@ -686,7 +686,7 @@ def test_a_payload_with_as_many_levels_as_may_be_is_checked_by_two_references_fo
 
 
 def test_wherever_a_check_reaches_pythons_limit_of_calls_it_is_a_violation() -> None:
-    """Within rpds, it is a panic, which is not an `Exception`: the run would get no report."""
+    """Within rpds, it raises a panic, which is not an `Exception`: the run would not be reported."""
     schema, payload, limit = PayloadSchema(EXPRESSION), lists(10), sys.getrecursionlimit()
     assert schema.violations(payload) == []
     calls = len(inspect.stack(0))

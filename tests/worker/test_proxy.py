@@ -74,7 +74,7 @@ def proxy(world: World, claim: TaskClaim) -> Iterator[TaskProxy]:
 
 
 class Upstream:
-    """A server that a test scripts: it is called with the handler of each request."""
+    """A server that calls the test's function with the handler of each request."""
 
     def __init__(self, answer: Callable[[BaseHTTPRequestHandler], None]) -> None:
         self.requests: list[tuple[str, str, dict[str, str]]] = []
@@ -389,7 +389,7 @@ def test_a_5xx_is_retried_with_a_fresh_signature_and_the_same_body() -> None:
 
 
 def test_a_retry_goes_over_a_new_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A load balancer that was restarted ends all older connections at their next request."""
+    """A load balancer that was restarted closes each older connection at its next request."""
     monkeypatch.setattr(proxy_module, "BACKOFF", 0)
     together = threading.Barrier(proxy_module.ATTEMPTS)
     older: set[object] = set()
@@ -415,7 +415,7 @@ def test_a_retry_goes_over_a_new_connection(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_retry_after_a_5xx_needs_no_new_connection() -> None:
-    """An overloaded deployment would have to open several for each call."""
+    """An overloaded deployment would otherwise have to accept several connections for each call."""
     connections: list[object] = []
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
@@ -574,7 +574,7 @@ def test_a_deployment_that_does_not_take_the_body_of_a_call_is_not_waited_for_wi
     monkeypatch.setattr(proxy_module, "ATTEMPTS", 2)
     body = bytes(proxy_module.RETRIED_BODY - 1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # for its connections, too
+        silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # accepted connections inherit this
         root_url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with TaskProxy(root_url, Credentials("me", "token"), [], lambda: 1e9) as url:
             found = requests.put(f"{url}/api/queue/v1/task/x", body, timeout=60)
@@ -585,7 +585,7 @@ def test_a_deployment_that_does_not_take_the_body_of_a_call_is_not_waited_for_wi
 def test_calls_of_more_connections_than_a_proxy_has_wait_for_each_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As those of a build tool that starts all its downloads at once."""
+    """As with a build tool that starts all its downloads at once."""
     monkeypatch.setattr(bounded_server, "MOST_CONNECTIONS", 5)
     came: queue.SimpleQueue[None] = queue.SimpleQueue()
     go_on = threading.Event()
@@ -601,7 +601,7 @@ def test_calls_of_more_connections_than_a_proxy_has_wait_for_each_other(
         ExitStack() as stack,
         ThreadPoolExecutor(20) as threads,
     ):
-        sessions = [stack.enter_context(requests.Session()) for _ in range(20)]  # they keep connections open
+        sessions = [stack.enter_context(requests.Session()) for _ in range(20)]  # each keeps its connection
         url = f"{proxy.url}/api/queue/v1/ping"
         calls = [threads.submit(each.get, url, timeout=60) for each in sessions]
         for _ in range(5):
@@ -614,7 +614,7 @@ def test_calls_of_more_connections_than_a_proxy_has_wait_for_each_other(
 def test_a_full_proxy_closes_connections_that_only_wait_for_a_further_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else a client with a pool of idle connections would keep out all others until these time out."""
+    """Otherwise, a client with a pool of idle connections would exclude others until these time out."""
     monkeypatch.setattr(bounded_server, "SILENCE", 0.01)
 
     def ping(handler: BaseHTTPRequestHandler) -> None:
@@ -632,7 +632,7 @@ def test_a_full_proxy_closes_connections_that_only_wait_for_a_further_call(
 def test_a_full_proxy_responds_to_a_call_that_comes_together_with_a_further_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else it would be passed on, perhaps, and its connection be closed."""
+    """It must not forward the call, and then close the connection to make room."""
     monkeypatch.setattr(bounded_server, "SILENCE", 0.0)
     goes_on = threading.Event()
     with Upstream(partial(respond, status=200, body=b"all")) as upstream, scripted(upstream) as proxy:
@@ -880,9 +880,9 @@ def test_nothing_secret_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        ConnectionResetError(104, "Connection reset by peer"),  # as writing does if a server hangs up
+        ConnectionResetError(104, "Connection reset by peer"),  # raised by writing if the server disconnects
         ConnectionResetError("Cannot write to closing transport"),
-        web.RequestPayloadError("the body is incomplete"),  # as reading does if the command ends
+        web.RequestPayloadError("the body is incomplete"),  # raised by reading if the command ends
     ],
 )
 def test_a_long_body_that_is_not_taken_shows_no_signature(
@@ -1055,7 +1055,7 @@ def test_a_run_does_not_grow_with_the_number_of_proxies_that_its_handler_has_clo
         alive.append(len(proxies))
 
     work(world, handler, max_tasks=1)
-    assert alive == [1]  # the last one, until the run ends or starts another one
+    assert alive == [1]  # the last proxy, until the run ends or starts another one
 
 
 def test_a_thread_that_outlives_the_run_starts_no_proxy(world: World) -> None:
@@ -1105,7 +1105,7 @@ def test_without_an_address_a_proxy_is_an_error_and_leaves_nothing(
     monkeypatch.setattr(socket, "create_server", refused)
     with pytest.raises(OSError, match="Cannot assign"), proxy_of(world, claim):
         pass
-    gc.collect()  # what was left open says so
+    gc.collect()  # a ResourceWarning names what was left open
     assert caplog.text == ""
 
 

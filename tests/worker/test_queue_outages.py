@@ -38,7 +38,7 @@ from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, Told, World, iso
 from tests.worker.request_log import Request, requests_noted
 
 LEASE = 1200.0
-"""Seconds that the Queue grants."""
+"""The length of a lease that the Queue grants, in seconds."""
 
 GROWING = [0.25, 1, 4, 16, 64]
 """Seconds between attempts to reclaim, report or upload, while most of a lease of 20 minutes is left."""
@@ -57,7 +57,7 @@ async def queue(world: World, clock: PassingClock) -> AsyncIterator[AsyncQueue]:
 
 @pytest.fixture
 def requests(world: World, clock: PassingClock) -> Iterator[list[Request]]:
-    """The requests that the local queue has responded to, on the clock of the test."""
+    """Yield the requests to which the local queue has responded, with times of the test's clock."""
     with requests_noted(world.local, clock) as requests:
         yield requests
 
@@ -75,9 +75,9 @@ async def claimed(world: World, queue: AsyncQueue, clock: Clock) -> ClaimedRun:
 
 
 async def holds(condition: Callable[[], object]) -> None:
-    """Return when a condition holds."""
+    """Wait until a condition holds; fail after `WAIT` seconds."""
     async with asyncio.timeout(WAIT):
-        while not condition():  # noqa: ASYNC110 - the condition is about another thread
+        while not condition():  # noqa: ASYNC110 - another thread makes it hold
             await asyncio.sleep(0.001)
 
 
@@ -92,7 +92,7 @@ def is_spread_around(waits: Sequence[float], nominal: Sequence[float], spread: f
 async def reclaiming(
     run: ClaimedRun, told: Told, clock: PassingClock
 ) -> AsyncGenerator[Callable[[Callable[[], object]], Awaitable[None]]]:
-    """Reclaim a run; yields how to wait for something."""
+    """Reclaim a run during the block; yield `holds`, to wait for conditions."""
     reclaims = Reclaiming(told, clock)
     reclaims.start(run)
     try:
@@ -351,7 +351,7 @@ async def test_a_poll_for_canceled_runs_that_fails_by_a_bug_is_logged_and_not_th
     world: World, clock: PassingClock, queue: AsyncQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
     odd, run = await claimed(world, queue, clock), await claimed(world, queue, clock)
-    odd.task_id = "\ud800"  # which cannot be sent
+    odd.task_id = "\ud800"  # no request can contain it
     await queue.cancel_task(run.task_id)
     polled = iter([[odd, run], [odd, run]])
     watch = CancellationWatch(queue, lambda: next(polled, [run]), 100, clock)
@@ -453,7 +453,7 @@ class TestReporting:
         assert f"cannot look up how {run} was resolved" in caplog.text
         assert run.lost is not None
         assert run.lost.reason is LossReason.OTHER
-        assert len(clock.sleeps) == 5  # six attempts to look
+        assert len(clock.sleeps) == 5  # between six attempts to look up the status
 
     async def test_the_look_at_the_status_ends_with_the_lease(
         self, world: World, clock: PassingClock, queue: AsyncQueue
@@ -466,7 +466,7 @@ class TestReporting:
         assert 0 < clock.monotonic() <= 1.5
         assert len(clock.sleeps) < 5
 
-    async def test_a_status_without_the_run_loses_the_run(
+    async def test_a_report_that_is_refused_because_of_a_cancellation_loses_the_run(
         self, world: World, clock: PassingClock, queue: AsyncQueue
     ) -> None:
         run = await claimed(world, queue, clock)
@@ -491,7 +491,7 @@ class TestUploading:
     async def test_calls_that_fail_are_retried_after_pauses_that_grow_with_the_outage(
         self, world: World, clock: PassingClock, queue: AsyncQueue
     ) -> None:
-        """After an outage, a fleet does not upload within half a minute what it could not upload in ten."""
+        """So after ten minutes of outage, the uploads of a fleet do not all come within half a minute."""
         run = await claimed(world, queue, clock)
         fail(world, "queue.createArtifact")
         with pytest.raises(ServerError) as failed:
@@ -676,7 +676,7 @@ class TestClaiming:
         fail(world, "queue.claimWork", times=8)
         async with self.claiming(queue, told, clock, free=2) as (_, granted):
             await holds(lambda: granted)
-            fail(world, "queue.claimWork", times=1)  # strikes the one after the long poll that is open now
+            fail(world, "queue.claimWork", times=1)  # meets the request after the one that is open now
             clock.sleeps.clear()
             world.create()
             await holds(lambda: len(granted) == 2 or told.failures.qsize() > 8)
@@ -749,7 +749,7 @@ class TestClaiming:
     async def test_a_claim_counts_as_due_for_as_long_as_every_request_fails(
         self, world: World, clock: PassingClock, queue: AsyncQueue
     ) -> None:
-        clock.sleep(100)  # the machine has run for a while
+        clock.sleep(100)  # the machine was started a while ago
         world.create()
         fail(world, "queue.claimWork", times=15)
         due: list[float | None] = []

@@ -1,4 +1,4 @@
-"""The queue starts again at each stage of a run, which ends once, as it was meant, with its artifacts."""
+"""The queue restarts at each stage of a run: the run ends once, as its handler ended, with its artifacts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.worker.run_outcomes import LOG, OUTCOMES, RestartedWorld, check
 from tests.worker.worker_world import Working, artifact, artifact_names, worker_for
 
 HOURS = 3600.0
-"""Nobody waits so long: the restart ends it."""
+"""Seconds of a delay that never ends by itself: the restart cuts it."""
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def world(tmp_path: Path) -> Iterator[RestartedWorld]:
 
 
 def uploading_and(outcome: str) -> Callable[[TaskRun], object]:
-    """A handler that declares an artifact, and ends in one of the ways there are."""
+    """Return a handler that declares an artifact, and has the given outcome."""
 
     def handler(task: TaskRun) -> None:
         task.upload_artifact("public/x", b"from the first run")
@@ -36,7 +36,7 @@ def uploading_and(outcome: str) -> Callable[[TaskRun], object]:
 
 
 def check_once(world: RestartedWorld, task_id: str, outcome: str) -> None:
-    """As it was meant, said once, with all artifacts."""
+    """Check that the run was resolved once, as its handler ended, and has all artifacts."""
     check(world, task_id, outcome)
     how = {"completed": "task-completed", "failed": "task-failed"}.get(OUTCOMES[outcome][1], "task-exception")
     assert world.resolved == {(task_id, 0, how)}
@@ -96,7 +96,7 @@ def test_while_a_report_is_sent(world: RestartedWorld, outcome: str, stage: str)
 @pytest.mark.parametrize("stage", UPLOADING)
 @pytest.mark.parametrize("outcome", ["return", "TaskFailed", "InternalError", "IntermittentTask"])
 def test_while_artifacts_go_up(world: RestartedWorld, outcome: str, stage: str) -> None:
-    """The outcomes differ in whether uploads come before the report or after it, and what it leaves."""
+    """These outcomes differ in the order of report and uploads, and in the next state of the task."""
     check_stage(world, outcome, UPLOADING[stage])
 
 
@@ -123,7 +123,7 @@ def test_while_the_claim_call_waits_for_work(world: RestartedWorld) -> None:
 
 
 def test_while_the_response_of_the_claim_call_is_under_way(world: RestartedWorld) -> None:
-    """Nobody works on that run: it is tried again when its claim has expired."""
+    """Nobody works on this run: the task is retried when its claim has expired."""
     world.local.faults.add(Delay(endpoint="queue.claimWork", seconds=HOURS, after=True))
     task_id = world.create()
     runs: list[int] = []

@@ -88,14 +88,14 @@ def test_a_machine_that_starts_no_more_threads_is_named_in_the_task_log_and_ends
 
 
 class Awaiting(WorkerLoop):
-    """Runs a command, which takes a thread."""
+    """Runs a command, which needs a thread."""
 
     async def run_task(self, task: TaskRun) -> None:
         await task.run_command_async(["true"])
 
 
 class Proxying(WorkerLoop):
-    """Runs a command with a proxy, which takes a thread."""
+    """Runs a command with a proxy, which needs a thread."""
 
     def run_task(self, task: TaskRun) -> None:
         task.run_command(["true"], proxy=True)
@@ -166,7 +166,7 @@ def test_a_worker_that_cannot_start_its_threads_says_which_limit_to_raise(
     command = (
         ("-c", SERVE) if starts == "serve" else ("-m", "taskqueue_client", "work", "idle:Idle", *OPTIONS)
     )
-    reads = "+dac_override"  # the files of root: Python may be there
+    reads = "+dac_override"  # Python may be in a directory of root
     user = ["setpriv", "--reuid=64000", "--regid=64000", "--clear-groups", f"--inh-caps={reads}"]
     limited = [*user, f"--ambient-caps={reads}", "prlimit", f"--nproc={1 + others}"]
     own = world.local.credentials

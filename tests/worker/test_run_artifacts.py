@@ -1,4 +1,4 @@
-"""Artifacts that a handler declares: every kind of source, checked in the call, inside the work directory."""
+"""Artifacts that a handler declares: each kind of source, arguments, and paths in the work directory."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_an_option_that_is_none_has_its_default(world: World) -> None:
 
 
 def _refused(world: World, call: Callable[[TaskRun], object]) -> InvalidArgument:
-    """Return the error that a call in a handler raises; the run is completed, and has no artifact."""
+    """Return the error that a call in a handler raises. The run is completed, and has no artifact."""
     task_id = world.create()
     refused: list[InvalidArgument] = []
 
@@ -292,7 +292,7 @@ def test_a_link_that_leads_out_when_the_handler_has_ended_is_not_followed(
 def test_a_link_that_is_put_there_when_the_path_has_been_checked_is_not_followed(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: str
 ) -> None:
-    """A process of another user may do that, which the worker has not found."""
+    """A process of another user may do so, if the worker has not found and ended it."""
     task_id = world.create()
     (tmp_path / "x").write_text("of the machine")
 
@@ -533,7 +533,7 @@ def test_several_names_in_a_directory_that_no_artifact_may_have_are_counted(worl
     assert log.endswith("; other files with such names: 2\n")
 
 
-def test_what_an_attempt_has_left_behind_cannot_use_what_belongs_to_the_next_one(world: World) -> None:
+def test_a_thread_that_an_attempt_has_left_behind_cannot_act_for_the_next_attempt(world: World) -> None:
     task_id = world.create()
     is_reading, next_has_declared = threading.Event(), threading.Event()
     attempts: list[TaskRun] = []
@@ -590,7 +590,7 @@ def _run_true(task: TaskRun) -> None:
         ("taskqueue_client.worker.run.run_resources.protect_process", _run_true),
     ],
 )
-def test_a_proxy_or_command_that_an_attempt_has_left_behind_in_its_start_is_refused(
+def test_a_proxy_or_command_that_is_starting_when_its_attempt_ends_is_refused(
     world: World, monkeypatch: pytest.MonkeyPatch, replaced: str, call: Callable[[TaskRun], object]
 ) -> None:
     task_id = world.create()

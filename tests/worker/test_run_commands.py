@@ -51,7 +51,7 @@ def test_a_daemon_that_a_command_has_left_ends_with_the_run_in_every_outcome(
 
     def handler(task: TaskRun) -> None:
         pids.append(leave_daemon(task, tmp_path / f"pid{len(pids)}"))
-        task.run_command(["kill", "-0", str(pids[-1])])  # it is there for the next command
+        task.run_command(["kill", "-0", str(pids[-1])])  # the daemon is still running during the next command
         end(task)
 
     task_id = world.create(retries=0)
@@ -77,7 +77,7 @@ def test_a_daemon_outlives_the_run_and_the_worker_on_request(world: World, tmp_p
     pids: list[int] = []
     task_id = world.create()
     work(world, lambda task: pids.append(leave_daemon(task, tmp_path / "pid", keep_children=True)))
-    os.kill(pids[0], 9)  # it was there
+    os.kill(pids[0], 9)  # the daemon was still running
     assert reasons(world, task_id) == ["completed"]
 
 
@@ -127,7 +127,7 @@ def test_a_log_that_a_full_disk_has_cut_says_so_and_the_run_is_not_completed(
     work(world, handler, work_directory=small_disk)
     lines = log_of(world, task_id).splitlines()
     assert any(line.endswith("Z 100") for line in lines)
-    (cut,) = [line for line in lines if "bytes are missing" in line]  # a short line may fit again after it
+    (cut,) = [line for line in lines if "bytes are missing" in line]  # short lines after it may fit
     assert "[Errno 28] No space left on device" in cut
     assert reasons(world, task_id) == ["internal-error"]
     assert "is cut: [Errno 28] No space left on device" in caplog.text
@@ -152,7 +152,7 @@ def test_a_task_that_removes_the_directory_of_the_worker_keeps_its_log(world: Wo
     task_id = world.create()
 
     def handler(task: TaskRun) -> None:
-        task.log.info("x" * KEPT_IN_MEMORY)  # so the log is in a file
+        task.log.info("x" * KEPT_IN_MEMORY)  # so that the log is in a file
         task.run_command('rm -r "$(dirname "$TASK_WORKDIR")"; echo gone', shell=True)
 
     work(world, handler)
@@ -165,7 +165,7 @@ def test_a_task_that_removes_the_directory_of_the_worker_keeps_its_log(world: Wo
 def test_the_log_is_complete_of_a_task_that_removes_the_worker_s_directory(
     world: World, tmp_path: Path
 ) -> None:
-    """As by `rm -rf "$TMPDIR"/*`: the run would end as internal-error, which counts against the worker."""
+    """As by `rm -rf "$TMPDIR"/*`: the run must not end as internal-error, which counts against the worker."""
 
     def handler(task: TaskRun) -> None:
         task.run_command(["rm", "-r", str(task.work_directory.parent)])

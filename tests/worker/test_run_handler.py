@@ -44,7 +44,7 @@ SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "additio
 
 
 class Greeter(WorkerLoop):
-    """Greets who is named, or does what else a payload can lead to."""
+    """Greets the name in the payload; some names lead to failures."""
 
     payload_schema = SCHEMA
 
@@ -65,7 +65,7 @@ class Greeter(WorkerLoop):
 
 
 class AsyncGreeter(Greeter):
-    """The same with a coroutine."""
+    """The same as a coroutine."""
 
     async def run_task(self, task: TaskRun) -> None:  # type: ignore[override] # mypy takes the base's for a plain method  # pyright: ignore[reportIncompatibleMethodOverride]
         await asyncio.to_thread(super().run_task, task)
@@ -75,13 +75,13 @@ KINDS = pytest.mark.parametrize("kind", [Greeter, AsyncGreeter])
 
 
 def comparable(result: TaskResult) -> str:
-    """Return a log without what differs between two runs."""
+    """Return the log of a result without what differs between two runs."""
     lines = [line.partition("Z ")[2] for line in result.log.splitlines()[1:]]
     return re.sub(r"/tmp/[^/]+/[^/]+|after .*MB\)", "…", "\n".join(lines))
 
 
 class FrozenDatetime(datetime):
-    """The class by which freezegun replaces `datetime`; it is not the class that the time belongs to."""
+    """Stands in for freezegun's replacement of `datetime`, which is another class than that of the times."""
 
     @classmethod
     def fromtimestamp(cls, timestamp: float, tz: tzinfo | None = None) -> Self:
@@ -115,7 +115,7 @@ def test_it_ends_like_a_run_of_a_queue(
     tried, worked = run_handler(kind, payload), run_worker(kind, payload)
     assert tried.outcome == worked.outcome
     assert tried.artifacts == worked.artifacts
-    if tried.outcome != "internal-error":  # the log has a traceback then
+    if tried.outcome != "internal-error":  # whose log has a traceback, which differs
         assert comparable(tried) == comparable(worked)
 
 
@@ -152,7 +152,7 @@ def test_a_value_of_the_payload_that_a_method_refuses_makes_it_malformed(kind: t
     result = run_handler(kind, {"name": "../up"})
     assert result.outcome == "malformed-payload"
     assert '$.name: "../up" is not valid; expected a path inside' in result.log
-    assert "unless the handler sets allow_outside=True" in result.log  # the author of a task cannot do that
+    assert "unless the handler sets allow_outside=True" in result.log  # authors of tasks cannot
 
 
 @pytest.mark.parametrize("given", [5, [1], {"a": 1}], ids=["number", "list", "object"])
@@ -179,7 +179,7 @@ def test_a_bug_of_the_handler_is_an_internal_error_with_what_it_raised() -> None
 
 
 class Hooked(WorkerLoop):
-    """Notes in what order its methods are called."""
+    """Notes the order in which its methods are called."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -239,7 +239,7 @@ def test_a_handler_may_clean_up_after_its_time_limit() -> None:
 
 
 def impatient(kind: type[WorkerLoop]) -> WorkerLoop:
-    """A worker that gives handlers no time to stop."""
+    """Return a worker that gives handlers no time to stop."""
     return kind(
         root_url="https://tc.example.com",
         task_queue_id="a/b",
@@ -341,7 +341,7 @@ def test_a_definition_that_the_queue_would_refuse_is_refused() -> None:
 
 
 class Caller(WorkerLoop):
-    """Calls the Queue, its own run's proxy, and fails."""
+    """Calls the Queue, logs its access token, and fails."""
 
     def run_task(self, task: TaskRun) -> None:
         task.log.info("version %s", task.queue.version().version)
@@ -409,7 +409,7 @@ class Keys:
 
 
 class Signer(WorkerLoop):
-    """A worker with settings of its own."""
+    """A worker with custom settings."""
 
     settings_type = Keys
 
@@ -472,7 +472,7 @@ def test_the_fixtures_work_behind_a_proxy(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 class Sometimes(WorkerLoop):
-    """Leaves a retry."""
+    """Asks for a retry."""
 
     def run_task(self, task: TaskRun) -> None:
         raise IntermittentTask(task.task_id)
@@ -558,7 +558,7 @@ def test_run_worker_says_that_the_handler_has_given_up_its_claim(run_worker: Tas
 
 
 def returning(returned: Any, *, is_async: bool) -> type[WorkerLoop]:
-    """Return a worker whose handler returns the value, as that of a program without types may do."""
+    """Return a worker class whose handler returns a value, as in a program without types."""
 
     class Script(WorkerLoop):
         def run_task(self, task: TaskRun) -> Any:

@@ -47,7 +47,7 @@ def test_each_event_leads_from_each_state_to_the_one_that_is_promised(
 
 
 class ClaimedRunMachine(RuleBasedStateMachine):
-    """Runs from their claim to their end, one after the other: most rules lead onwards, one to anything."""
+    """Runs from claim to end, one after the other. Most rules go a step further; one applies any event."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""How long a run may take, as its task or the worker says, and how it ends after that."""
+"""The time limit of a run, by its task or its worker, and how the run ends after it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.worker.worker_world import log_of, serve_one
 
 
 class Limited(WorkerLoop):
-    """Waits until it is stopped, or as the payload says."""
+    """Waits until it is stopped, or for as long as the payload says."""
 
     def run_time_limit(self, task: TaskRun) -> float | None:
         if task.payload.get("malformed"):
@@ -33,14 +33,14 @@ class Limited(WorkerLoop):
 
 
 class Awaiting(Limited):
-    """The same with a coroutine."""
+    """The same as a coroutine."""
 
     async def run_task(self, task: TaskRun) -> None:  # type: ignore[override] # mypy takes the base's for a plain method  # pyright: ignore[reportIncompatibleMethodOverride]
         await asyncio.sleep(task.payload.get("works", WAIT))
 
 
 def ended(world: World, kind: type[WorkerLoop], payload: dict[str, Any], **settings: Any) -> tuple[str, str]:
-    """Return how a run ended, and its log."""
+    """Run a task; return how its run ended, and the log."""
     task_id = world.create(payload)
     serve_one(world, kind, termination_grace=1, **settings)
     return reasons(world, task_id)[0], log_of(world, task_id)
@@ -55,7 +55,7 @@ def test_a_run_that_takes_longer_than_its_task_allows_has_failed(
     assert "the run took longer than run_time_limit, 0.1 s" in log
 
 
-def test_its_command_is_ended_when_the_time_is_over(world: World) -> None:
+def test_a_command_is_ended_at_the_time_limit_of_its_run(world: World) -> None:
     assert ended(world, Limited, {"maxRunTime": 0.1, "command": True})[0] == "failed"
 
 

@@ -44,14 +44,14 @@ NO_CLAIMS_FROM_SECOND = Credentials("no-claims-from-second", "secret")
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks at the other task queues come soon."""
+    """Count the tasks of the other task queues often, and do not wait until a claim request is 1 s old."""
     monkeypatch.setattr(claiming, "COUNT_INTERVAL", 0.05)
     monkeypatch.setattr(claiming, "PROMPT", 0.05)
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """With a clock that only a test moves, so that a request without work waits for ever."""
+    """A local queue on a clock that only the test moves: a claim request without work waits for ever."""
     no_counts = Client("no-counts", "secret", ["queue:claim-work:*", "queue:worker-id:*", "queue:status:*"])
     scopes = ["queue:claim-work:proj/first", "queue:pending-count:*", "queue:worker-id:*"]
     clients = [no_counts, Client("no-claims-from-second", "secret", scopes)]
@@ -62,7 +62,7 @@ def world() -> Iterator[World]:
 
 
 def has_completed(world: World, tasks: list[str]) -> bool:
-    """Whether all are completed; if not, requests that wait look for work again."""
+    """Return whether all tasks are completed; if not, move the clock, so that open requests look for work."""
     if all(state(world, each) == "completed" for each in tasks):
         return True
     world.local.clock.advance(seconds=0.1)
@@ -215,14 +215,14 @@ def test_without_the_scope_to_count_tasks_the_task_queues_take_turns_after_one_w
     with Working(world, worker) as working:
         until(lambda: "queue:pending-count:proj/second" in caplog.text)
         until(lambda: world.queue.list_workers(FIRST).workers)
-        world.local.clock.advance(seconds=21)  # the request to the first task queue ends
+        world.local.clock.advance(seconds=21)  # ends the claim request to the first task queue
         until(lambda: state(world, task_id) == "completed")
         working.wait_for_end()
     assert len([each for each in caplog.records if "no scope to count" in each.getMessage()]) == 1
 
 
 def test_a_task_queue_that_refuses_claims_does_not_delay_the_others(world: World) -> None:
-    """Although it has pending tasks all the time."""
+    """Even if it has pending tasks all the time."""
     world.create(taskQueueId=SECOND)
 
     async def claims() -> None:
@@ -245,7 +245,7 @@ def test_a_task_queue_that_refuses_claims_does_not_delay_the_others(world: World
 def test_a_worker_in_quarantine_gets_responses_though_the_task_queues_have_pending_tasks(
     world: World, others: list[str]
 ) -> None:
-    """Else its health checks would fail, and it would be restarted, with the runs that it still has."""
+    """Otherwise, its health checks would fail, and a restart would end the runs that it still has."""
     expected = [world.create(taskQueueId=each) for each in others]
     for each in (FIRST, SECOND):
         world.queue.declare_worker(each, **IDENTITY, expires=from_now("1 day", world.queue.now()))

@@ -1,4 +1,4 @@
-"""Shutdowns: at every stage of a run, by signals, `shutdown()` and termination notices, and at once."""
+"""Shutdowns by signals, `shutdown()` and termination notices, at every stage of a run; and immediate ones."""
 
 from __future__ import annotations
 
@@ -66,6 +66,8 @@ def claims_answered(requests: list[Request]) -> list[int]:
 
 
 class TestStages:
+    """Shutdowns, each at another stage of a worker or run."""
+
     def test_before_it_has_begun(self, world: World) -> None:
         worker = worker_for(world, lambda _: None)
         worker.shutdown()
@@ -84,11 +86,11 @@ class TestStages:
         monkeypatch.setattr(session.Session, "run", told_to_leave)
         with Working(world, worker) as working:
             working.wait_for_end()
-        # the claim call that had begun by then may have brought one run, which is handed back
+        # a claim call that had begun before may have claimed the run, which is then handed back or completed
         assert reasons(world, task_id) in (["None"], ["completed"], HANDED_BACK)
 
-    def test_by_a_signal_handler_of_the_host_that_comes_at_a_bad_moment(self, world: World) -> None:
-        """It interrupts whatever its thread does, such as beginning."""
+    def test_by_a_signal_handler_that_interrupts_the_start_of_the_worker(self, world: World) -> None:
+        """The program's own signal handler may call `shutdown()` in the middle of anything."""
         worker = worker_for(world, lambda _: None)
 
         class Interrupted(SystemClock):
@@ -129,7 +131,7 @@ class TestStages:
 
         def has_claimed_nothing() -> bool:
             world.local.clock.advance(seconds=1)
-            return len(claims_answered(requests)) > 2  # the first one has brought the run
+            return len(claims_answered(requests)) > 2  # the first response had the run
 
         worker = worker_for(world, handler, concurrency=2)
         worker.clock = world.local.clock
@@ -184,7 +186,9 @@ class TestStages:
         assert reasons(world, task_id) == ["completed"]
 
     @pytest.mark.parametrize("kind", ["blocking", "awaited", "command"])
-    def test_one_that_does_not_is_stopped_and_handed_back_with_its_log(self, world: World, kind: str) -> None:
+    def test_a_handler_that_goes_on_is_stopped_and_its_run_handed_back_with_its_log(
+        self, world: World, kind: str
+    ) -> None:
         task_id = world.create()
         started = threading.Event()
         told: list[Outcome | None] = []
@@ -216,7 +220,7 @@ class TestStages:
         assert "so far" in log_of(world, task_id)
         assert all(isinstance(each, WorkerShutdown) for each in told)
 
-    def test_one_that_returns_because_it_was_stopped_has_not_completed(self, world: World) -> None:
+    def test_a_handler_that_returns_because_it_was_stopped_has_not_completed(self, world: World) -> None:
         task_id = world.create()
         started = threading.Event()
 
@@ -241,7 +245,7 @@ class TestStages:
             (0.0, ValueError("no output"), ["internal-error"]),
         ],
     )
-    def test_one_that_fails_after_a_signal_to_its_command_is_handed_back_if_the_worker_is_told_as_well(
+    def test_a_run_that_fails_after_a_signal_to_its_command_is_handed_back_if_the_worker_shuts_down_too(
         self,
         world: World,
         monkeypatch: pytest.MonkeyPatch,
@@ -332,7 +336,7 @@ class TestStages:
             worker.shutdown()
             hand_back(world, working)
         assert reasons(world, task_id) == HANDED_BACK
-        assert "public/x" in artifact_names(world, task_id)  # with the exception, at best effort
+        assert "public/x" in artifact_names(world, task_id)  # after the report, if possible
 
     def test_a_report_under_way_is_seen_through(self, world: World) -> None:
         task_id = world.create()
@@ -376,7 +380,7 @@ def test_the_second_call_hurries(world: World) -> None:
     with Working(world, worker) as working:
         assert started.wait(WAIT)
         worker.shutdown()
-        worker.shutdown()  # does not wait for the claim call for the other slot either
+        worker.shutdown()  # does not wait for the claim call of the other slot, either
         hand_back(world, working)
     assert reasons(world, task_id) == HANDED_BACK
 
@@ -416,11 +420,11 @@ def test_a_handler_that_never_ends_and_a_queue_that_does_not_respond_do_not_keep
 
 
 class TestInAHurry:
-    """The second call, at the stages before and after the handler."""
+    """A second call of `shutdown()`, at stages before and after the handler."""
 
     @pytest.fixture(autouse=True)
     def patience(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let a hurried shutdown take longer than a test waits: runs must be given up before its end."""
+        """Let a hurried shutdown last longer than a test waits: it must give runs up before its end."""
         monkeypatch.setattr(shutdown, "HURRIED", 2 * WAIT)
 
     @pytest.mark.usefixtures("prompt")
@@ -527,7 +531,7 @@ def test_a_termination_notice_begins_the_shutdown_or_shortens_it(
 def test_the_first_request_after_a_notice_lets_runs_go_on(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Machines that go away send SIGTERM to all programs, after the notice."""
+    """After a termination notice, a machine that shuts down sends SIGTERM to all programs."""
     task_id, started, finish = world.create(), threading.Event(), threading.Event()
 
     def handler(_: TaskRun) -> None:
@@ -711,7 +715,7 @@ class TestStart:
             until(lambda: world.run(task_id).state == "completed")
             clock.advance(minutes=26)
             until(lambda: "own credentials expire in" in caplog.text)
-            assert "own credentials have expired" not in caplog.text  # leaving moves the clock
+            assert "own credentials have expired" not in caplog.text  # the end of the block moves the clock
 
     def test_credentials_that_expired_while_the_machine_was_suspended_are_not_said_to_expire_later(
         self, world: World, caplog: pytest.LogCaptureFixture
@@ -723,7 +727,7 @@ class TestStart:
         )
         task_id = world.create()
         with Working(world, worker):
-            until(lambda: world.run(task_id).state == "completed")  # so the service's time is known
+            until(lambda: world.run(task_id).state == "completed")  # so the worker knows the service's time
             clock.advance(seconds=shutdown.FIRST_RESPONSE_INTERVAL)
             until(lambda: any(seconds > 20 * 60 for seconds in clock.sleeps))
             clock.advance(minutes=31)
@@ -731,7 +735,7 @@ class TestStart:
         assert "own credentials have expired" in caplog.text
         assert "own credentials expire in" not in caplog.text
 
-    def test_a_queue_that_cannot_be_reached_is_tried_again_and_said_so(
+    def test_a_queue_that_cannot_be_reached_is_logged_and_called_again(
         self, world: World, caplog: pytest.LogCaptureFixture
     ) -> None:
         with LocalQueue() as elsewhere:
@@ -777,7 +781,7 @@ SCRIPT = """
 
 
 def start(world: World, grace: float) -> subprocess.Popen[str]:
-    """A worker in a separate process, in the middle of a command."""
+    """Start a worker in a separate process; return when it runs a command."""
     return subprocess.Popen(
         [
             sys.executable,
@@ -820,7 +824,7 @@ class TestSignals:
         assert reasons(world, task_id) == HANDED_BACK
 
     @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
-    def test_one_that_was_ignored_at_the_start_stays_ignored_and_a_warning_says_so_of_sigterm(
+    def test_one_that_is_ignored_at_the_start_stays_ignored_with_a_warning_about_sigterm(
         self, world: World, caplog: pytest.LogCaptureFixture, number: signal.Signals
     ) -> None:
         task_id = world.create()
@@ -851,7 +855,7 @@ class TestSignals:
 
 
 class SuspendedWake(ThreadsafeCalls):
-    """A thread was suspended just before it wakes the loop: calls wait until `wake`."""
+    """Calls as if their thread is suspended just before it wakes the loop: they wait until `wake`."""
 
     made: ClassVar[list[SuspendedWake]] = []
 
@@ -873,7 +877,7 @@ def test_the_last_claim_is_begun_if_the_thread_that_wakes_the_loop_is_suspended(
         await ended(keeper)
         loop = asyncio.get_running_loop()
         [calls] = SuspendedWake.made
-        loop.call_soon(loop.call_soon, calls.wake)  # after the callbacks of what waits for this
+        loop.call_soon(loop.call_soon, calls.wake)  # after the callbacks of tasks that wait for this one
 
     monkeypatch.setattr(SuspendedWake, "made", [])
     monkeypatch.setattr(session, "ThreadsafeCalls", SuspendedWake)
@@ -884,7 +888,7 @@ def test_the_last_claim_is_begun_if_the_thread_that_wakes_the_loop_is_suspended(
 
 
 class OneThreadTooMany(DaemonThreads):
-    """Cannot start a thread at first, as in a container that may have no more processes at the moment."""
+    """Fails to start the first thread, as in a container that has reached its limit of processes."""
 
     failures = 1
 
@@ -917,7 +921,7 @@ class NoWaits(SystemClock):
 async def test_a_termination_notice_is_still_asked_for_when_no_thread_could_be_started(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loop does not ask in its own thread: a hook that hangs would hold the worker."""
+    """The hook must not run in the event loop's thread instead: if it hangs, it would block the worker."""
     monkeypatch.setattr(threads, "DaemonThreads", OneThreadTooMany)
     asyncio.get_running_loop().set_default_executor(DaemonExecutor())
     asking: list[threading.Thread] = []
@@ -970,7 +974,7 @@ def leave(_: object) -> None:
 def test_a_hook_that_exits_at_the_end_of_a_run_hands_the_other_runs_back(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
-    """They were left until their claims expired."""
+    """The worker must not leave them until their claims expire."""
     quick, slow = world.create({"quick": True}), world.create()
     both = threading.Barrier(2, timeout=WAIT)
 
@@ -996,7 +1000,7 @@ def test_a_hook_that_exits_at_the_end_of_a_run_hands_the_other_runs_back(
 def test_a_run_whose_end_shuts_the_worker_down_does_not_count_as_one_that_goes_on(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
-    """A hook exits, or `max_internal_errors` is reached."""
+    """The shutdown begins in a hook that exits, or when `max_internal_errors` is reached."""
     caplog.set_level("INFO")
     world.create()
 

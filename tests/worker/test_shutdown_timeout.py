@@ -195,13 +195,13 @@ async def test_a_shutdown_that_is_asked_for_twice_in_the_same_way_is_logged_once
 
 
 async def settle() -> None:
-    """Let what is due happen."""
+    """Let the event loop run what is due."""
     for _ in range(10):
         await asyncio.sleep(0)
 
 
 async def do(begun: shutdown.Shutdown, *steps: tuple[Any, ...]) -> None:
-    """Call methods with their arguments; after each, what is due happens."""
+    """Call methods with their arguments; after each, let the event loop run what is due."""
     for method, *arguments in steps:
         getattr(begun, method)(*arguments)
         await settle()
@@ -210,7 +210,7 @@ async def do(begun: shutdown.Shutdown, *steps: tuple[Any, ...]) -> None:
 def shutdown_of(
     runs: MagicMock, clock: MovableClock | None = None, retry_clock: RetryClock | None = None
 ) -> shutdown.Shutdown:
-    """A shutdown that ends within an hour, of a worker that is a minute old."""
+    """Return a shutdown with a timeout of an hour, of a worker that is a minute old."""
     identity: dict[str, Any] = {"task_queue_id": "proj/w", "worker_group": "group", "worker_id": "worker"}
     clock = clock or MovableClock(held=True)
     clock.advance(minutes=1)
@@ -237,14 +237,14 @@ async def test_the_steps_of_a_shutdown_come_at_their_times() -> None:
 
 
 def runs_of(run: MagicMock) -> MagicMock:
-    """The one run that a worker has."""
+    """Return the runs of a worker that has only this run."""
     runs = MagicMock(unresolved=1)
     runs.__iter__.side_effect = lambda: iter([run])
     return runs
 
 
 async def due(clock: MovableClock, run: MagicMock, seconds: float) -> list[str]:
-    """Return what a run was told, in so many seconds."""
+    """Advance the clock; return the names of all methods of the run that were called so far."""
     clock.advance(seconds)
     await settle()
     return [name for name, _, _ in run.method_calls]
@@ -252,7 +252,7 @@ async def due(clock: MovableClock, run: MagicMock, seconds: float) -> list[str]:
 
 @pytest.mark.parametrize(("before", "left"), [(0.0, 2.0), (1.5, 0.5), (2.0, 0.0), (60.0, 0.0)])
 async def test_runs_are_handed_over_two_seconds_after_the_beginning(before: float, left: float) -> None:
-    """Until then, another worker that shuts down as well may claim such a run, and use up a second retry."""
+    """Earlier, another worker that shuts down as well might claim such a run, and use up a second retry."""
     clock = MovableClock(held=True)
     begun = shutdown_of(MagicMock(unresolved=1), clock)
     begun.begin(0)
@@ -293,7 +293,7 @@ async def test_the_second_request_ends_the_wait_before_a_report_is_retried() -> 
 async def test_a_notice_after_the_second_request_does_not_begin_a_longer_shutdown(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Else the uploads of the runs would wait longer than the worker lives."""
+    """Otherwise, retries of uploads would wait for longer than the worker has left."""
     caplog.set_level(logging.INFO)
     await do(shutdown_of(MagicMock(unresolved=1)), ("request",), ("request",), ("on_notice", 120))
     assert [each.split(":")[0] for each in caplog.messages] == [
@@ -325,7 +325,7 @@ def stubborn_command(task: TaskRun, started: Path) -> None:
 
 def stubborn_daemon(task: TaskRun, started: Path) -> None:
     env = {"STARTED": str(started), "STUBBORN": STUBBORN}
-    # Before it has a session of its own, it would be ended with the command, in whose group it begins.
+    # Wait for its own session: until then, it is in the command's process group, and would end with it.
     command = 'setsid sh -c "$STUBBORN" & until [ -e "$STARTED" ]; do sleep 0.01; done'
     task.run_command(command, shell=True, env=env)
     task.canceled.wait()
@@ -375,7 +375,7 @@ SCRIPT = """
 
 
 def start(world: World, timeout: float, root_url: str | None = None) -> subprocess.Popen[str]:
-    """A worker in a separate process."""
+    """Start a worker in a separate process."""
     arguments = [root_url or world.local.root_url, world.local.access_token, str(timeout)]
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(SCRIPT), *arguments],
@@ -431,7 +431,7 @@ def test_the_process_ends_in_time_though_a_claim_response_trickles_in(world: Wor
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])
 def test_other_signals_shut_down_and_report_the_runs(world: World, number: signal.Signals) -> None:
-    """SIGHUP as SIGTERM does, SIGQUIT at once."""
+    """SIGHUP acts like SIGTERM; SIGQUIT stops runs at once."""
     task_id = world.create()
     with start(world, timeout=8 if number == signal.SIGHUP else 3600) as process:
         until(lambda: world.status(task_id).state == "running")
@@ -479,7 +479,7 @@ BLOCKED = """
 def test_a_signal_interrupts_a_hook_that_blocks_the_worker(
     world: World, hook: str, reason: str, patience: float
 ) -> None:
-    """At once or, if the hook has not blocked it for long, later."""
+    """Immediately or, if the hook has not blocked the worker for long, some seconds later."""
     task_id = world.create()
     command = [sys.executable, "-c", textwrap.dedent(BLOCKED)]
     arguments = [world.local.root_url, world.local.access_token, hook, str(patience)]
@@ -549,7 +549,7 @@ def test_a_signal_interrupts_a_hook_only_once_and_nothing_else(monkeypatch: pyte
 
 @pytest.fixture
 def no_alarm() -> Iterator[None]:
-    """Without the alarm of pytest-timeout."""
+    """Suspend the alarm of pytest-timeout during the test."""
     before = signal.setitimer(signal.ITIMER_REAL, 0)
     yield
     signal.setitimer(signal.ITIMER_REAL, *before)
@@ -584,7 +584,7 @@ def test_a_hook_that_returns_in_time_leaves_no_alarm_behind() -> None:
 
 @pytest.mark.usefixtures("no_alarm")
 def test_a_hook_that_begins_after_the_signal_is_interrupted_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `on_task_end` of a run that ends during the shutdown."""
+    """Such as `on_task_end` of a run that ends during the shutdown."""
     monkeypatch.setattr(shutdown, "HOOK_PATIENCE", 0.05)
     hooks, before = shutdown.Hooks(), signal.getsignal(signal.SIGALRM)
     hooks.interrupt(signal.SIGTERM, None)
@@ -618,7 +618,7 @@ PROGRAM_THAT_ENDS = """
 
 @pytest.mark.parametrize("line", ["\n", "drain\n"])
 def test_a_worker_in_a_thread_of_a_program_that_ends_reports_its_runs(world: World, line: str) -> None:
-    """Also if it has begun to shut down, and its runs could go on otherwise."""
+    """Also if it is already shutting down, and would let its runs finish."""
     task_id = world.create()
     script = textwrap.dedent(PROGRAM_THAT_ENDS)
     with subprocess.Popen(

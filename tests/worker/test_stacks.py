@@ -1,4 +1,4 @@
-"""The stacks of threads that block a worker, which several threads look at."""
+"""Reading the stacks of threads that block a worker, from several threads at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WAIT = 60.0
 
 
 class Collector:
-    """Stands for `gc`. A second thread looks at a stack while the first one has turned collection off."""
+    """Stands in for `gc`: a second thread reads a stack while the first one has turned collection off."""
 
     def __init__(self) -> None:
         self.is_on = True
@@ -31,7 +31,7 @@ class Collector:
         self.is_on = False
         if threading.current_thread() is not self.second:
             self.second.start()
-            self.second.join(0.1)  # it has looked by then whether collection is on, unless it has to wait
+            self.second.join(0.1)  # time to check whether collection is on, unless a lock makes it wait
 
 
 def test_threads_that_look_at_stacks_together_leave_the_garbage_collector_on(

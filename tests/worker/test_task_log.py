@@ -36,7 +36,7 @@ def clock() -> MovableClock:
 
 @pytest.fixture
 def log(tmp_path: Path, clock: MovableClock) -> Iterator[TaskLog]:
-    """One that is in its file from the first byte on."""
+    """Yield a log that is in its file from the first byte on."""
     task_log = TaskLog(tmp_path / "task.log", clock, kept_in_memory=0)
     yield task_log
     task_log.remove()
@@ -76,7 +76,7 @@ def test_messages_have_their_level_and_all_their_lines_a_time(log: TaskLog) -> N
 def test_a_traceback_is_in_the_log_and_masked(log: TaskLog) -> None:
     log.secrets.add("hunter2")
     try:
-        raise ValueError("hunter2")  # noqa: TRY301 - it is what is logged
+        raise ValueError("hunter2")  # noqa: TRY301 - to be logged below
     except ValueError:
         log.logger.exception("failed")
     assert lines_of(log)[0] == STAMP + "ERROR failed"
@@ -257,7 +257,7 @@ def test_a_logger_that_is_asked_for_after_the_end_keeps_nothing_alive(log: TaskL
 
 
 class TellingClock(MovableClock):
-    """Says something itself when it is asked in the middle of a line, as what the collector finalizes may."""
+    """Logs a message when it is asked for the time of a line, as a finalizer may that runs then."""
 
     def __init__(self) -> None:
         super().__init__(NOON, held=True)
@@ -270,7 +270,7 @@ class TellingClock(MovableClock):
         return super().now()
 
 
-def test_a_finalizer_that_logs_in_the_middle_of_a_line_is_next(tmp_path: Path) -> None:
+def test_a_message_of_a_finalizer_that_runs_in_the_middle_of_a_line_follows_the_line(tmp_path: Path) -> None:
     clock = TellingClock()
     log = TaskLog(tmp_path / "task.log", clock)
     clock.tell = lambda: log.logger.info("out of the blue")
@@ -306,7 +306,7 @@ def test_a_short_log_is_kept_in_memory(tmp_path: Path, clock: MovableClock) -> N
 def test_what_a_task_has_put_in_the_place_of_the_file_is_replaced(
     tmp_path: Path, clock: MovableClock, kind: str
 ) -> None:
-    """The log would be written to the target of the link, and wait for a reader of the FIFO."""
+    """Otherwise, the log would be written to the target of a link, or wait for a reader of a FIFO."""
     target, path = tmp_path / "target", tmp_path / "task.log"
     target.write_text("theirs")
     log = TaskLog(path, clock)
@@ -326,7 +326,7 @@ def test_what_a_task_has_put_in_the_place_of_the_file_is_replaced(
 def test_lines_in_memory_are_kept_if_the_disk_has_no_room_for_the_file(
     tmp_path: Path, clock: MovableClock
 ) -> None:
-    """Neither is half of it in a file: it goes there when there is room."""
+    """No part of them is in a file until there is room for all."""
     log = TaskLog(tmp_path / "task.log", clock, kept_in_memory=100)
     Output(log).write(b"one\n")
     with file_size_limit(20):
@@ -389,7 +389,7 @@ def test_a_log_that_is_cut_says_so_after_its_last_whole_line_without_a_byte_of_s
         for view in (log.checkpoint(), log.finished()):
             with view:
                 assert view.read() == f"{STAMP}one\n{STAMP}[{len(STAMP) + 4} {CUT}".encode()
-    assert log.lost == len(STAMP) + 4 - 11  # of which 11 bytes are in the file, but no whole line
+    assert log.lost == len(STAMP) + 4 - 11  # 11 bytes of this are in the file, but no whole line
 
 
 def test_progress_is_shown_as_it_comes_and_only_its_last_state_when_the_log_is_finished(
@@ -414,7 +414,7 @@ def test_progress_is_shown_as_it_comes_and_only_its_last_state_when_the_log_is_f
     st.lists(st.lists(st.sampled_from([b"", b"x", b"yy" * 4]), min_size=1, max_size=5), max_size=6),
     st.integers(1, 40),
 )
-def test_of_every_line_the_last_state_stays(lines: list[list[bytes]], piece: int) -> None:
+def test_a_finished_log_has_the_last_state_of_every_line(lines: list[list[bytes]], piece: int) -> None:
     with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(task_log, "_PIECE", piece)
         log = TaskLog(Path(directory) / "log", MovableClock(NOON, held=True), kept_in_memory=100)
@@ -429,7 +429,7 @@ def test_of_every_line_the_last_state_stays(lines: list[list[bytes]], piece: int
 def test_a_program_that_prints_only_carriage_returns_does_not_delay_the_finished_log(
     log: TaskLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A megabyte of them took ten seconds, and two took minutes; all of them were in memory."""
+    """A megabyte of them once took ten seconds, and two took minutes, all in memory."""
     monkeypatch.setattr(task_log, "_PIECE", 4096)
     with Output(log) as output:
         output.write(b"before" + b"\r" * 400_000 + b"after\n")
@@ -445,7 +445,7 @@ def test_a_program_that_prints_only_carriage_returns_does_not_delay_the_finished
 def test_the_memory_for_lines_with_several_states_is_bounded(
     log: TaskLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A million of them took 170 MB."""
+    """A million such lines once took 170 MB."""
     monkeypatch.setattr(task_log, "MOST_SHORTENED", 2, raising=False)
     with Output(log) as output:
         output.write(b"a\rb\nplain\n" + b"a\rb\n" * 3)

@@ -1,4 +1,4 @@
-"""Task sources that are not the default one: what `WorkerLoop` promises to them, and they to it."""
+"""Custom task sources: what `WorkerLoop` and a source promise each other."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ByListing:
 
 
 class ClaimsWhenStopped(ByListing):
-    """Its claims are on their way when the worker shuts down."""
+    """A source that claims only when the worker shuts down."""
 
     def __init__(self, context: SourceContext) -> None:
         super().__init__(context)
@@ -71,7 +71,7 @@ class ClaimsWhenStopped(ByListing):
 
 
 class Hanging(ClaimsWhenStopped):
-    """Its claims never come."""
+    """A source whose claims never end."""
 
     async def claim(self, count: int) -> Sequence[TaskClaim]:
         self.called.set()
@@ -80,7 +80,7 @@ class Hanging(ClaimsWhenStopped):
 
 
 class FailsOnceAndHangs(Hanging):
-    """Its second claim tells nothing until the worker shuts down."""
+    """A source whose first claim ends at once, and the second only when the worker shuts down."""
 
     async def claim(self, count: int) -> Sequence[TaskClaim]:
         if not self.counts:
@@ -117,7 +117,7 @@ def builder(
 
 
 class Made:
-    """The sources that a worker has made."""
+    """Makes the sources of a worker, and keeps them for the test."""
 
     def __init__(self, kind: type[ByListing]) -> None:
         self._kind = kind
@@ -128,7 +128,7 @@ class Made:
         return self.sources[-1]
 
     def called(self) -> None:
-        """Wait until a claim is open."""
+        """Wait until the first source is claiming."""
         until(lambda: self.sources)
         source = self.sources[0]
         assert isinstance(source, ClaimsWhenStopped)
@@ -197,7 +197,7 @@ class TestWorkersWithASourceOfTheirOwn:
     def test_do_not_wait_long_for_it_after_a_second_request_to_shut_down(
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(shutdown, "HURRIED", 10 * WAIT)  # after it, a worker ends whatever hangs
+        monkeypatch.setattr(shutdown, "HURRIED", 10 * WAIT)  # after this, a worker ends, whatever hangs
         make = Made(Hanging)
         with Working(world, builder(world, make)) as working:
             make.called()

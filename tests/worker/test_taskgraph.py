@@ -1,4 +1,4 @@
-"""taskgraph, which tasks of Mozilla's projects run, works unchanged in the commands of a worker."""
+"""taskgraph, which tasks of Mozilla's projects use, works unchanged in the commands of a worker."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ BUILT = {
 
 
 def built(world: World) -> str:
-    """A task that has built something."""
+    """Return the identifier of a completed task with artifacts."""
     task_id = world.create()
 
     def build(task: TaskRun) -> None:

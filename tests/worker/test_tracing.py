@@ -30,7 +30,7 @@ TRACEPARENT = f"00-{TRACE_ID}-00f067aa0ba902b7-01"
 
 
 def upstream_artifact(world: World) -> str:
-    """A completed task with an artifact."""
+    """Return the identifier of a completed task with an artifact."""
     task_id = world.create(taskQueueId="proj/upstream")
     [claim] = world.queue.claim_work("proj/upstream", worker_group="tests", worker_id="upstream").tasks
     run = world.queue.with_credentials(claim.credentials)

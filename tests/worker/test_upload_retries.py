@@ -1,4 +1,4 @@
-"""Uploads and reports that are retried as long as the run can be kept, and runs that end nevertheless."""
+"""Uploads and reports are retried for as long as the claim can be reclaimed; some runs end before."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def upload(task: TaskRun) -> None:
 def working(
     world: World, handler: Callable[[TaskRun], object] = upload, *, upload_timeout: float = 900.0
 ) -> Working:
-    """A worker on the queue's clock, for one run."""
+    """Return a worker on the queue's clock, for one run."""
     worker = worker_for(
         world, handler, max_tasks=1, upload_timeout=upload_timeout, cancellation_poll_interval=20
     )
@@ -38,7 +38,7 @@ def working(
 
 
 def pass_time(world: World, seconds: float) -> None:
-    """Move the clock in steps, so that what is retried meanwhile is retried many times."""
+    """Move the clock in steps of 5 s, so that there are many retries meanwhile."""
     end = world.local.clock.monotonic() + seconds
 
     def moved() -> bool:
@@ -49,14 +49,14 @@ def pass_time(world: World, seconds: float) -> None:
 
 
 def let_end(world: World, running: Working) -> None:
-    """Move the clock by one wait between retries after the other, until the worker has ended."""
+    """Move the clock, by about one wait between retries at a time, until the worker has ended."""
     while running.is_alive(within=0.2):
         world.local.clock.advance(seconds=40)
     running.wait_for_end()
 
 
 def let_reclaim(world: World, task_id: str) -> None:
-    """Move the clock until the run is reclaimed: a wait between reports may begin after an earlier move."""
+    """Move the clock until the run is reclaimed: a wait between reports may begin after a move."""
     before = world.run(task_id).taken_until
 
     def reclaimed() -> bool:
@@ -109,9 +109,9 @@ def test_an_outage_of_ten_minutes_costs_ten_minutes_and_not_the_run(
 def test_uploads_and_reports_that_wait_after_an_outage_are_made_before_the_worker_ends(
     world: World, endpoint: str
 ) -> None:
-    """The clock moves by 40 s at most: without the shutdown, the next attempt would come after a minute.
+    """The clock moves by at most 40 s: without the shutdown, the next attempt would come after a minute.
 
-    An attempt that is under way at the shutdown may fail after it, and waits for a third of what is left.
+    If an attempt under way at the shutdown fails, the next one follows after a third of the time left.
     """
     task_id = world.create()
     world.local.faults.add(Respond(endpoint, OFTEN, status=503))
@@ -149,7 +149,7 @@ def test_a_report_is_retried_for_longer_than_a_lease_as_the_run_is_reclaimed(wor
 def test_an_upload_is_given_up_after_the_upload_timeout_and_the_run_s_other_uploads_with_it(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A hundred artifacts, sixteen at a time, do not take seven times as long as one."""
+    """So a hundred artifacts, sixteen at a time, do not take seven times the timeout."""
     task_id = world.create()
     world.local.faults.add(Respond("storage.put", OFTEN, status=503))
 
@@ -167,12 +167,12 @@ def test_an_upload_is_given_up_after_the_upload_timeout_and_the_run_s_other_uplo
         assert world.status(task_id).state == "running"
         pass_time(world, 200)
         until(lambda: world.status(task_id).state != "running")
-        until(lambda: warnings_after_a_second() == 2)  # before and after the report
+        until(lambda: warnings_after_a_second() == 2)  # one before the report, one after it
         world.local.faults.clear()
         let_end(world, running)
     assert reasons(world, task_id) == ["resource-unavailable"]
     assert seconds_taken(world, task_id) <= 600
-    assert artifact(world, task_id, "public/99") == "x"  # after the report
+    assert artifact(world, task_id, "public/99") == "x"  # uploaded after the report
     assert warnings_after_a_second() == 2
 
 
@@ -237,7 +237,7 @@ def test_an_artifact_that_storage_refuses_for_good_gets_an_error_artifact_that_s
     world: World, status: int, reason: str, error: str
 ) -> None:
     task_id = world.create()
-    world.local.faults.add(Respond("storage.put", 2, status=status))  # of the artifact, and of the log
+    world.local.faults.add(Respond("storage.put", 2, status=status))  # for the artifact, and for the log
     with working(world) as running:
         let_end(world, running)
     assert reasons(world, task_id) == [reason]

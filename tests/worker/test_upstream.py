@@ -39,7 +39,7 @@ from tests.worker.worker_world import log_of, work
 
 @pytest.fixture
 def build(world: World) -> str:
-    """A completed task with two artifacts, an error artifact and a log."""
+    """Return the identifier of a completed task with two artifacts, an error artifact and a log."""
     task_id = world.create()
 
     def handler(task: TaskRun) -> None:
@@ -59,7 +59,7 @@ def build(world: World) -> str:
 
 @pytest.fixture(params=["def", "async def"])
 def run(world: World, request: pytest.FixtureRequest) -> Callable[..., str]:
-    """Run a task whose handler, of either kind, calls a method of `TaskRun` and passes on what it gives."""
+    """Return a function that runs a task: the handler gives `seen` the result of a method of `TaskRun`."""
 
     def run(
         method: str,
@@ -98,7 +98,7 @@ Seen = list[Any]
 
 
 def keep(seen: Seen) -> Callable[[TaskRun, Any], object]:
-    """Return what keeps the results that a handler gets."""
+    """Return a function that adds each result to the list `seen`."""
 
     def kept(_: TaskRun, result: Any) -> None:
         seen.append(result)
@@ -250,7 +250,7 @@ def test_a_download_through_a_symbolic_link_out_of_the_work_directory_is_refused
 def test_a_link_that_is_put_in_the_place_of_a_checked_directory_is_not_followed(
     world: World, build: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: str, to: str
 ) -> None:
-    """A process of another user may do that to a worker that runs as root."""
+    """A process of another user may try this with a worker that runs as root."""
     outside = tmp_path / "outside"
     outside.mkdir()
     check = getattr(upstream, checked)
@@ -355,7 +355,7 @@ def test_an_artifact_that_several_entries_name_has_the_formats_of_all_of_them(
 def test_the_artifacts_of_a_task_are_listed_and_matched_once_for_all_entries_and_equal_paths(
     build: str, run: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A payload has room for a hundred thousand: the worker would be busy for hours, and the Queue, too."""
+    """A payload may have a hundred thousand entries, which would occupy worker and Queue for hours."""
     listings, matched = [0], [0]
 
     def listed(*args: Any) -> Any:
@@ -462,7 +462,7 @@ def test_the_task_not_the_worker_is_blamed_for_upstream_artifacts_of_its_payload
 def test_artifacts_whose_names_cannot_be_those_of_files_are_unavailable(
     world: World, names: list[str]
 ) -> None:
-    """An upstream task names its artifacts as it likes: some of them shut the worker down."""
+    """An upstream task chooses the names of its artifacts: no name may shut the worker down."""
 
     def build(task: TaskRun) -> None:
         for each in names:
@@ -506,7 +506,7 @@ def test_an_expired_artifact_of_the_payload_is_unavailable(
 
 
 def downloading_x_of(world: World, build: Callable[[TaskRun], object]) -> str:
-    """Run a task that downloads `public/x` of the task that `build` handles, as its payload asks."""
+    """Run `build` as a task, and another task whose payload lists `public/x` of it; return the second."""
     dependency = world.create()
     work(world, build)
     payload = {"upstreamArtifacts": [{"taskId": dependency, "paths": ["public/x"]}]}
@@ -528,7 +528,7 @@ def downloading_x_of(world: World, build: Callable[[TaskRun], object]) -> str:
 def test_an_artifact_of_the_payload_whose_content_is_missing_or_damaged_is_unavailable(
     world: World, stored: bytes | None, why: str
 ) -> None:
-    """An upstream task stores what it likes: some of them shut the worker down."""
+    """An upstream task chooses the content of its artifacts: none may shut the worker down."""
 
     def build(task: TaskRun) -> None:
         request = {"storageType": "s3", "expires": timestamp(task.expires), "contentType": "text/plain"}
@@ -558,7 +558,7 @@ def test_what_a_proxy_responds_in_the_place_of_the_queue_is_not_the_task_s_fault
     world: World, build: str, run: Callable[..., str], endpoint: str, status: int
 ) -> None:
     payload = {"upstreamArtifacts": [{"taskId": build, "paths": ["public/build/*"]}]}
-    world.local.faults.add(Respond(endpoint, status=status, html=True, times=9))  # polls use one, too
+    world.local.faults.add(Respond(endpoint, status=status, html=True, times=9))  # polls meet it, too
     task_id = run("upstream_artifacts", payload=payload, dependencies=[build], seen=keep([]))
     assert reasons(world, task_id) == ["internal-error"]
 
@@ -672,7 +672,7 @@ def test_no_more_than_asked_for_are_downloaded_at_the_same_time(
 def test_two_thousand_paths_are_downloaded_in_order_and_a_few_at_a_time(
     world: World, build: str, run: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the requests are left out: their number is what another test bounds."""
+    """Requests are left out; another test checks how many are made at a time."""
     names = [f"public/{each % 100}/{each}" for each in range(2_000)]
     active: set[str] = set()
     most: list[int] = []
@@ -705,7 +705,7 @@ def test_a_part_of_a_file_that_cannot_be_removed_leaves_no_directory_open(tmp_pa
     destination.restart()
     (part,) = tmp_path.iterdir()
     part.unlink()
-    part.mkdir()  # a task may do so to the directory of its run, or take permissions away
+    part.mkdir()  # a task may do so, or remove permissions
     with pytest.raises(IsADirectoryError, match=r"a\.txt"):
         destination.discard()
     assert {*Path("/proc/self/fd").iterdir()} == before
@@ -718,7 +718,7 @@ LARGE = 1024 * 1024
 def test_a_disk_that_is_full_while_downloading_is_an_error_that_leaves_no_part_of_a_file(
     world: World, *, is_async: bool
 ) -> None:
-    """The limit of this process's files stands for the size of a disk."""
+    """A limit of file sizes stands in for a full disk."""
     build = world.create()
     work(world, lambda task: task.upload_artifact("public/large", bytes(LARGE)))
     left: list[list[Path]] = []
@@ -753,5 +753,5 @@ def test_a_path_with_asterisks_matches_names_with_any_text_in_their_place(
 
 
 def test_a_path_with_many_asterisks_does_not_take_long() -> None:
-    """It is the payload's, and a regular expression would hold the interpreter's lock for years."""
+    """The path is from the payload; as a regular expression, it would hold the interpreter lock for years."""
     assert not upstream.matches("*a" * 500 + "*b", "a" * 1000)

@@ -29,7 +29,7 @@ NOBODY = 65534
 
 @contextmanager
 def nobody(tmp_path: Path) -> Generator[None]:
-    """Be a user to whom permissions apply, in this directory."""
+    """Be a user without root's rights during the block, who may write to this directory."""
     if os.geteuid() != 0:
         yield
         return
@@ -68,13 +68,13 @@ def test_a_directory_that_its_task_has_removed_is_not_an_error(tmp_path: Path) -
 
 
 def test_a_worker_s_directory_that_a_task_has_removed_is_made_again(tmp_path: Path) -> None:
-    """As by `rm -rf "$TMPDIR"/*`: each further run would end as internal-error."""
+    """As by `rm -rf "$TMPDIR"/*`: otherwise, each further run would end as internal-error."""
     parent = tmp_path / "parent"
     with WorkDirectories(parent) as directories:
         shutil.rmtree(parent)
         path = directories.make("run")
         assert directories.path.stat().st_mode & 0o777 == 0o700
-        with WorkDirectories(parent):  # does not take it for abandoned
+        with WorkDirectories(parent):  # must not take it for abandoned
             assert path.is_dir()
     assert list(parent.iterdir()) == []
 
@@ -174,7 +174,7 @@ if "forks" in sys.argv:
         os.write(begins, b"x")
         sys.stdin.read()
         os._exit(0)
-    os.read(begun, 1)  # the child has run what follows a fork
+    os.read(begun, 1)  # wait until the child has run the package's hooks for forks
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -183,7 +183,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_the_directory_of_a_worker_that_was_killed_is_removed_by_the_next_one(
     tmp_path: Path, forks: str
 ) -> None:
-    """Also if a child that its handler has forked lives on, as those of `multiprocessing` do for ever."""
+    """Also if a child that its handler has forked is still running, as those of `multiprocessing` may be."""
     with subprocess.Popen([sys.executable, "-c", KILLED, tmp_path, forks], stdin=subprocess.PIPE) as killed:
         killed.wait(WAIT)
         (abandoned,) = tmp_path.iterdir()
@@ -195,7 +195,7 @@ def test_the_directory_of_a_worker_that_was_killed_is_removed_by_the_next_one(
 def test_a_directory_that_another_worker_removes_at_the_same_time_is_not_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def glob(path: Path, pattern: str) -> Generator[Path]:  # what it finds is gone a moment later
+    def glob(path: Path, pattern: str) -> Generator[Path]:  # finds what is already gone
         yield path / pattern.replace("*", "removed")
 
     monkeypatch.setattr(Path, "glob", glob)
@@ -206,7 +206,7 @@ def test_a_directory_that_another_worker_removes_at_the_same_time_is_not_an_erro
 def test_the_directory_of_another_user_s_worker_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The worker may be alive: a warning about what a killed one has left would be wrong."""
+    """That worker may be alive: a warning about the rest of a killed worker would be wrong."""
     with WorkDirectories(tmp_path) as other:
         other.path.chmod(0)
         opened = os.open
@@ -253,11 +253,11 @@ def test_the_directory_of_a_running_worker_is_not_removed(tmp_path: Path) -> Non
 def test_a_directory_that_another_worker_took_for_abandoned_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between its making and its locking, which no test can hit by chance."""
+    """The other worker removes it between its creation and its locking; here, `mkdtemp` does so."""
     mkdtemp = tempfile.mkdtemp
     made: list[str] = []
 
-    def mkdtemp_and_lose_the_first(prefix: str, dir: Path) -> str:  # noqa: A002 - the name that tempfile has
+    def mkdtemp_and_lose_the_first(prefix: str, dir: Path) -> str:  # noqa: A002 - tempfile's name
         made.append(mkdtemp(prefix=prefix, dir=dir))
         if len(made) == 1:
             Path(made[0]).rmdir()
@@ -281,7 +281,7 @@ def test_directories_without_permissions_are_removed(tmp_path: Path) -> None:
 
 
 def test_root_s_worker_leaves_alone_what_other_users_have_put_beside_its_directory(tmp_path: Path) -> None:
-    """A process that goes on filling a directory would keep the worker from starting."""
+    """Removing a directory that a process keeps filling would not end, and the worker would not start."""
     if os.geteuid() != 0:
         pytest.skip("only root can make files that belong to somebody else")
     theirs = tmp_path / "taskqueue-worker-theirs"
@@ -328,7 +328,7 @@ for place in (top, top / "here", top / "inner" / "here"):
 
 
 def test_what_a_task_has_mounted_stays_as_it_is(tmp_path: Path) -> None:
-    """As a build in a chroot leaves it behind, when it is canceled: the files of the machine were removed."""
+    """As by a canceled build in a chroot: removing the mount's content would remove files of the machine."""
     namespaces = ["unshare", "--map-root-user", "--mount"]
     if not shutil.which("unshare") or subprocess.run([*namespaces, "true"], check=False).returncode:
         pytest.skip("this user cannot make namespaces, in which to mount something")
@@ -367,7 +367,7 @@ def test_directories_within_directories_are_removed_however_long_the_path(tmp_pa
     top = tmp_path / "top"
     top.mkdir()
     directory = os.open(top, os.O_RDONLY)
-    for _ in range(500):  # 100 kB of path, where 4 kB can be opened
+    for _ in range(500):  # a path of 100 kB; the system opens at most 4 kB
         os.mkdir("d" * 200, dir_fd=directory)
         inner = os.open("d" * 200, os.O_RDONLY, dir_fd=directory)
         os.close(directory)
@@ -408,9 +408,9 @@ def test_a_work_directory_that_cannot_be_used_names_the_setting(
 def test_a_work_directory_on_a_read_only_file_system_names_the_setting(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As containers have it; only root could mount one here."""
+    """As in containers. It is simulated, as only root could mount one here."""
 
-    def refuse(*, dir: Path, **_: str) -> str:  # noqa: A002 - its name
+    def refuse(*, dir: Path, **_: str) -> str:  # noqa: A002 - tempfile's name
         raise OSError(errno.EROFS, "Read-only file system", str(dir))
 
     monkeypatch.setattr(tempfile, "mkdtemp", refuse)
@@ -434,7 +434,7 @@ def test_a_work_directory_that_cannot_be_locked_is_named_and_left_empty(
     kind: type[Exception],
     setting: str,
 ) -> None:
-    """As on some network and FUSE file systems. Each start of the worker would leave a directory behind."""
+    """As on some network and FUSE file systems: no start of the worker may leave a directory behind."""
 
     def refuse(*_: int) -> None:
         raise OSError(number, os.strerror(number))
@@ -471,7 +471,7 @@ def test_a_full_disk_is_not_a_wrong_setting_as_a_restart_helps_later(tmp_path: P
 def test_a_link_that_is_put_in_the_place_of_a_directory_while_it_is_removed_is_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: str
 ) -> None:
-    """A process of another user may do that to a worker that runs as root."""
+    """A process of another user may try this with a worker that runs as root."""
     outside = tmp_path / "outside"
     outside.mkdir()
     outside.chmod(0o755)
@@ -482,7 +482,7 @@ def test_a_link_that_is_put_in_the_place_of_a_directory_while_it_is_removed_is_n
     def remove_or_replace(directory: str | Path, *, dir_fd: int | None = None) -> None:
         try:
             remove_empty(directory, dir_fd=dir_fd)
-        except OSError:  # it is not empty
+        except OSError:  # the directory is not empty yet
             if Path(directory).name == Path(replaced).name:
                 os.rename(directory, tmp_path / "before", src_dir_fd=dir_fd)
                 os.symlink(outside, directory, dir_fd=dir_fd)

@@ -48,7 +48,7 @@ def test_a_handler_that_ends_after_its_worker_leaves_no_thread() -> None:
 
 
 SCRIPT = """
-    import ctypes, json, sys, threading  # with ctypes, libffi may open its own file
+    import ctypes, json, sys, threading  # ctypes first: its libffi may open a file
     from pathlib import Path
     import psutil
     from taskqueue_client import Credentials
@@ -101,7 +101,7 @@ SCRIPT = """
         cancellation_poll_interval=0.1, concurrency=3, max_tasks=int(count), metrics_port=0,
         termination_grace=0.1,
     ).run()
-    for each in threading.enumerate():  # some end a moment later
+    for each in threading.enumerate():  # some end a moment after `run` has returned
         if each is not threading.main_thread():
             each.join(30)
     print(json.dumps([before, held()]))
@@ -109,7 +109,7 @@ SCRIPT = """
 
 
 @pytest.mark.parametrize("kind", ["blocking", "awaited"])
-def test_of_every_outcome(world: World, tmp_path: Path, kind: str) -> None:
+def test_runs_of_every_outcome_leave_nothing(world: World, tmp_path: Path, kind: str) -> None:
     tasks = {outcome: world.create({"outcome": outcome}, retries=0) for outcome in [*OUTCOMES, "canceled"]}
     script = textwrap.dedent(SCRIPT)
     arguments = [kind, world.local.root_url, world.local.access_token, str(tmp_path), str(len(tasks))]
@@ -131,7 +131,7 @@ def test_of_every_outcome(world: World, tmp_path: Path, kind: str) -> None:
     assert ended == {outcome: each[2][:1] for outcome, each in OUTCOMES.items()} | {"canceled": ["canceled"]}
 
 
-def test_of_a_run_but_the_log_that_cannot_be_removed(
+def test_a_log_that_cannot_be_removed_is_a_warning(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(_: TaskLog) -> None:
@@ -199,7 +199,7 @@ def test_a_thread_that_a_handler_leaves_behind_has_a_work_directory_until_the_ru
     assert first.exists() == keep
 
 
-def test_of_a_worker_that_a_hook_exits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_a_hook_exits_leaves_no_keeper(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [world.create(), world.create()]
     both_started = threading.Barrier(len(tasks))
 

@@ -1,4 +1,4 @@
-"""A task whose payload is nested deeper than Python can read ends as malformed; others are not harmed."""
+"""A task whose payload is nested too deeply for Python to read ends as malformed; others are not harmed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from tests.worker.worker_world import Working, log_of, worker_for
 
 PLACE = "the payload goes here"
 
-# No garbage of other tests may be collected while Python is at its last level, where nothing works.
+# Near Python's recursion limit, finalizers of other tests' garbage would fail.
 pytestmark = pytest.mark.usefixtures("no_collection")
 
 
 def in_front_of(local: LocalQueue, levels: int) -> ScriptedServer:
-    """The local queue, which does not take such payloads; on the way, one is put into its responses."""
+    """Return a server that forwards to the local queue, and puts a deep payload into the responses.
+
+    The local queue does not take such payloads.
+    """
     value = b'{"a":[' * (levels // 2) + b"]}" * (levels // 2)
 
     def forward(request: Received) -> Say:
@@ -35,7 +38,7 @@ def in_front_of(local: LocalQueue, levels: int) -> ScriptedServer:
 
 @pytest.mark.parametrize("schema", [None, {}], ids=["without a schema", "with one"])
 @pytest.mark.parametrize("levels", [1000, 50_000])
-def test_it_is_malformed_and_the_task_beside_it_is_done(
+def test_a_deeply_nested_payload_is_malformed_and_the_task_beside_it_is_completed(
     world: World, levels: int, schema: dict[str, Any] | None
 ) -> None:
     deep, plain = world.create({"deep": PLACE}), world.create({"deep": 1})

@@ -69,7 +69,7 @@ def pipe() -> Iterator[Pipe]:
     pipe.close()
 
 
-@pytest.mark.timeout(60)  # the rest of the record was copied for each 4 kB, which takes minutes
+@pytest.mark.timeout(60)  # copying the rest of the record for each 4 kB would take minutes
 def test_a_record_of_many_megabytes_is_written_at_once() -> None:
     with open("/dev/null", "wb") as null:  # noqa: PTH123 - a device
         written = StandardErrorLog(null.fileno(), "utf-8")
@@ -193,7 +193,7 @@ def work(kind=Worker, **settings):
 def test_run_logs_to_standard_error_if_the_program_does_not_configure_logging(*, capture: bool) -> None:
     shown = errors_of(f"{WORKER}work(capture_logging={capture})").splitlines()
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO ", each) for each in shown), shown
-    # The line about max_tasks comes before or after the one about the run's begin.
+    # The line about max_tasks precedes or follows the one about the begin of the run.
     others = [each for each in shown if not each.endswith(" no more claims: max_tasks is reached")]
     assert len(others) == len(shown) - 1
     events = [each.split(" INFO ")[1].partition(" ")[2] for each in others]

@@ -177,7 +177,7 @@ class Runnable(WorkerLoop):
 
 
 class Parent:
-    """Starts a worker, and speaks with it over its standard input and output."""
+    """The parent of a worker process, which speaks the protocol over its standard input and output."""
 
     def __init__(self, process: subprocess.Popen[bytes], *, reads_errors: bool) -> None:
         self.process = process
@@ -505,7 +505,7 @@ def test_log_lines_go_to_standard_error_once_the_runner_does_not_read(
 
 @contextmanager
 def welcomed(monkeypatch: pytest.MonkeyPatch) -> Generator[tuple[RunnerLog, WorkerRunner, int]]:
-    """A log that goes to a runner, the worker's side, and where the runner could read."""
+    """Yield a log handler, the worker's side of the protocol, and the descriptor that a runner would read."""
     (reading, to_worker), (from_worker, writing) = os.pipe(), os.pipe()
     handler = RunnerLog(runner := WorkerRunner(reading, writing))
     monkeypatch.setattr(log, "handlers", [handler])
@@ -550,7 +550,7 @@ def test_lines_whose_runner_is_gone_are_written_before_the_end_of_the_log(
     with welcomed(monkeypatch) as (handler, runner, from_worker):
         until(lambda: runner.send_log({"textPayload": "first"}))
         runner.flush()
-        handler.acquire()  # as `logging.shutdown` does
+        handler.acquire()  # `logging.shutdown` takes this lock, too
         os.close(from_worker)
         handler.emit(logging.makeLogRecord({"msg": "last"}))
         handler.close()
@@ -569,7 +569,7 @@ def test_what_a_runner_does_not_read_is_written_to_standard_error_at_the_end(
         for number in range(20):
             handler.handle(logging.makeLogRecord({"msg": f"line {number}:" + "x" * 100_000}))
         runner.flush()
-        monkeypatch.setattr(worker_runner, "TIME_TO_FLUSH", WAIT * 10)  # which is not waited for again
+        monkeypatch.setattr(worker_runner, "TIME_TO_FLUSH", WAIT * 10)  # closing must not wait for this again
         handler.close()
         os.set_blocking(from_worker, False)
         read, logged = os.read(from_worker, 2**20).decode(), capsys.readouterr().err
@@ -592,7 +592,7 @@ def test_a_message_that_a_runner_does_not_take_is_logged(
 def test_a_log_that_neither_the_runner_nor_anybody_else_reads_does_not_hold_up_the_worker(
     world: World, start: Start, monkeypatch: pytest.MonkeyPatch, unbuffered: str
 ) -> None:
-    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)  # else Python writes what was printed at the end
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)  # if buffered, Python writes prints at the end
     task_id = world.create({"log": "y" * 100_000})
     with start("--max-tasks", "1", reads_errors=False) as parent:
         parent.send(line("welcome", capabilities=["shutdown"]))

@@ -1,4 +1,4 @@
-"""Workers in a thread of the test, and what can be seen of what they did."""
+"""Workers in a thread of the test, and the artifacts and logs of their runs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def worker_for(
     root_url: str | None = None,
     **settings: Unpack[WorkerSettings],
 ) -> WorkerLoop:
-    """A worker with a handler of one kind or the other; it looks for cancellations all the time.
+    """Return a worker with a plain or an asynchronous handler, which polls for canceled runs every 0.1 s.
 
-    It uploads logs only at the end, so that a run makes the same requests however long it takes.
+    The worker uploads logs only at the end, so that a run makes the same requests however long it takes.
     """
 
     class Blocking(WorkerLoop):
@@ -59,7 +59,7 @@ def worker_for(
 
 
 class Stuck:
-    """A handler that ignores everything, until the end of `with`."""
+    """A handler that ignores requests to stop, and returns only at the end of the `with` block."""
 
     def __init__(self) -> None:
         self.started = threading.Event()
@@ -78,7 +78,7 @@ class Stuck:
 
 
 class Working:
-    """Serves a worker in a thread. At the end it is told to leave, and the long poll is cut short."""
+    """Serves a worker in a thread; at the end, shuts it down, and ends its claim request early."""
 
     def __init__(self, world: World, worker: WorkerLoop) -> None:
         self._world = world
@@ -99,18 +99,18 @@ class Working:
         self.wait_for_end()
 
     def has_ended(self) -> bool:
-        """Give it a little time; cut the long poll short that it may just have begun."""
+        """End a claim request that waits for work; return whether the worker has ended 0.1 s later."""
         self._world.local.clock.advance(seconds=21)
         self._thread.join(0.1)
         return not self._thread.is_alive()
 
     def is_alive(self, within: float) -> bool:
-        """Whether the worker still serves after so many seconds."""
+        """Return whether the worker still serves after some seconds."""
         self._thread.join(within)
         return self._thread.is_alive()
 
     def wait_for_end(self) -> None:
-        """Wait until the worker has ended by itself."""
+        """Wait until the worker has ended; raise its error, if any."""
         self._thread.join(WAIT)
         assert not self._thread.is_alive()
         error, self.error = self.error, None
@@ -120,7 +120,7 @@ class Working:
     def _serve(self) -> None:
         try:
             self.worker.serve()
-        except BaseException as error:  # noqa: BLE001 - it is the test's
+        except BaseException as error:  # noqa: BLE001 - the test gets it
             self.error = error
 
 
@@ -132,14 +132,14 @@ def work(
     schema: Mapping[str, Any] | None = None,
     **settings: Unpack[WorkerSettings],
 ) -> None:
-    """Work on one task, or as many as `max_tasks` says, and leave."""
+    """Run a worker until it has worked on `max_tasks` tasks, by default one."""
     settings = {"max_tasks": 1, **settings}
     with Working(world, worker_for(world, handler, awaited=awaited, schema=schema, **settings)) as working:
         working.wait_for_end()
 
 
 def artifact(world: World, task_id: str, name: str, run_id: int = 0) -> str:
-    """An artifact's text."""
+    """Return the content of an artifact as text."""
     found = world.queue.artifact(task_id, run_id, name)
     url: Any = getattr(found, "url")  # noqa: B009 - of the kinds that have one
     response = requests.get(url, timeout=WAIT)
@@ -148,7 +148,7 @@ def artifact(world: World, task_id: str, name: str, run_id: int = 0) -> str:
 
 
 def log_of(world: World, task_id: str, run_id: int = 0) -> str:
-    """The task's log, as its link leads to it."""
+    """Return the task's log, to which its link leads."""
     return artifact(world, task_id, "public/logs/live.log", run_id)
 
 
@@ -157,7 +157,7 @@ def artifact_names(world: World, task_id: str, run_id: int = 0) -> set[str]:
 
 
 def serve_one(world: World, kind: type[WorkerLoop], **settings: Any) -> None:
-    """Have a worker of this kind work on one task."""
+    """Run a worker of a class for one task."""
     kind(
         root_url=world.local.root_url,
         credentials=world.local.credentials,
