@@ -112,7 +112,7 @@ class Campaign:
             each.mkdir()
         self.network = network = ChaosProxy(place.port, self.settings.seed, 0, self.log)
         await network.open()
-        self.fleet = Fleet(place, self.log)
+        self.fleet = Fleet(place)
         settings = self.settings
         plan = planned_tasks(settings.seed, longest=settings.longest, largest=settings.largest)
         self.submitter = Submitter(place, plan, settings.backlog, _deadline(settings))

@@ -17,7 +17,6 @@ from typing import NamedTuple
 import psutil
 
 from .chaos_proxy import PROXY_HOST, QUEUE_HOST
-from .incidents import IncidentLog
 
 GROUP = "campaign"
 TOKEN = "of-the-campaign"
@@ -155,12 +154,10 @@ class Fleet:
 
     Args:
         place: Their directory and addresses.
-        log: The incidents of the campaign.
     """
 
-    def __init__(self, place: Place, log: IncidentLog) -> None:
+    def __init__(self, place: Place) -> None:
         self.place = place
-        self.log = log
         self.workers: dict[str, Member] = {}
         self._queue: Member | None = None
         self._awaiting: dict[str, bool] = {}
