@@ -1,4 +1,4 @@
-"""A private certificate authority, which no store of this machine knows, and a server of it."""
+"""A private certificate authority, which no store of this machine knows, and a certificate for a server."""
 
 from __future__ import annotations
 

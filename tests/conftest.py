@@ -25,13 +25,13 @@ settings.register_profile("exploring", deadline=None, suppress_health_check=[Hea
 settings.register_profile("steady", settings.get_profile("exploring"), derandomize=True)
 settings.load_profile("steady")
 
-# A shell ignores these for commands in the background, and `nohup` the last one; children of the tests would
-# inherit that.
+# A shell ignores SIGINT and SIGQUIT for commands in the background, `nohup` ignores SIGHUP; children of the
+# tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-# Programs that the tests start write as they do on any machine, and do not compile the package again.
+# Programs that the tests start buffer their output as usual, and read and write compiled modules.
 os.environ.pop("PYTHONUNBUFFERED", None)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -64,12 +64,12 @@ LONGEST = (
     "tests/cli/test_cli_work.py",
     "tests/local/http/test_local_command.py",
 )
-"""The modules that take longest. They come first: at the end, only one process would be at work on each."""
+"""The modules that take longest. They run first: at the end, the other processes would have nothing to do."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keep the half million objects of ten thousand tests out of each collection of garbage."""
+    """Exclude the half million objects of the ten thousand tests from garbage collections."""
     gc.disable()
     try:
         return (yield)
@@ -92,7 +92,7 @@ NOT_OURS = {
     "TASKQUEUE_REQUIRE_BROKER",
     "TASKQUEUE_REQUIRE_BROWSER",
     "TASKQUEUE_DOCS_PICTURES",
-}  # said by whoever runs the tests
+}  # set by whoever runs the tests
 
 
 def our_settings() -> dict[str, str]:

@@ -9,7 +9,7 @@ from types import FrameType
 
 
 class Interruption:
-    """A profiler that raises KeyboardInterrupt after the function in C of a number."""
+    """A profiler that raises KeyboardInterrupt after the function in C with this number."""
 
     def __init__(self, number: int, counts: Callable[[FrameType], bool]) -> None:
         self.left = number
@@ -27,10 +27,10 @@ def interrupted(
     *also_raised: type[BaseException],
     counts: Callable[[FrameType], bool] = lambda _: True,
 ) -> Iterator[int]:
-    """Call until a call ends before its interruption, which comes later each time; yield the number of each.
+    """Interrupt a call after its first function in C, the next call after its second one, and so on.
 
-    The process ends with its tracebacks if that takes long. `counts` returns whether functions in C that are
-    called by a frame are counted.
+    Yield the number after each call; stop when a call has ended before its interruption. If all takes longer
+    than 100 s, print tracebacks and end the process. `counts` selects the frames whose functions are counted.
     """
     faulthandler.dump_traceback_later(100, exit=True)
     expected: tuple[type[BaseException], ...] = (KeyboardInterrupt, *also_raised)

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 def _exporter() -> InMemorySpanExporter:
     exporter = InMemorySpanExporter()
     provider = trace.get_tracer_provider()
-    if not isinstance(provider, TracerProvider):  # a process has one provider: an example may have set it
+    if not isinstance(provider, TracerProvider):  # an example may have set the provider of this process
         provider = TracerProvider(shutdown_on_exit=False)
         trace.set_tracer_provider(provider)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -42,7 +42,7 @@ class Spans:
         return list(self._exporter.get_finished_spans())
 
     def parent_of(self, span: ReadableSpan) -> str | None:
-        """The name of the parent."""
+        """The name of the span's parent; None if it has none."""
         return next((each.name for each in self.all() if is_child(span, each)), None)
 
 

@@ -19,7 +19,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, An
 
 @contextmanager
 def listening(serve: Serve, tls: ssl.SSLContext | None = None) -> Generator[int]:
-    """A server on a separate thread; gives its port."""
+    """Run a server on a separate thread; yield its port."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -36,7 +36,7 @@ def listening(serve: Serve, tls: ssl.SSLContext | None = None) -> Generator[int]
     async def stop() -> None:
         for listener in server.sockets:
             loop.remove_reader(listener)
-        for _ in range(5):  # asyncio would forget, and leave open, a connection that is being accepted
+        for _ in range(5):  # else asyncio leaves a connection open that is being accepted
             await asyncio.sleep(0)
         server.close()
         tasks = asyncio.all_tasks() - {asyncio.current_task()}

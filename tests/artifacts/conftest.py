@@ -21,7 +21,7 @@ from tests.client.conftest import EitherClient as ClientWithoutRun
 
 
 class WaitlessClock:
-    """The queue's clock, on which nobody waits: who sleeps moves it."""
+    """The queue's clock for a client that never waits: each sleep advances it at once."""
 
     sleeps_at_least = 0.0
 
@@ -42,14 +42,14 @@ class WaitlessClock:
 
 
 class Seen(list[tuple[Any, ...]]):
-    """Notes what progress is reported."""
+    """A progress callback that records its arguments."""
 
     def __call__(self, *done: object) -> None:
         self.append(done)
 
 
 def no_isal(_module: str) -> None:
-    """Says that isal is not installed."""
+    """Used in place of the function `isal` of `artifacts.content`: isal is not installed."""
 
 
 class Run(NamedTuple):
@@ -59,7 +59,7 @@ class Run(NamedTuple):
 
 
 class EitherClient(ClientWithoutRun):
-    """A client whose methods block, whichever of the two it is, and a run to upload to."""
+    """Either client, with synchronous methods, and a run to upload to."""
 
     def __init__(
         self,
@@ -111,13 +111,13 @@ def make_run(queue: Queue, clock: MovableClock) -> Run:
 
 @pytest.fixture(scope="module")
 def module_s_queue() -> Iterator[LocalQueue]:
-    with LocalQueue(claim_timeout=10 * 3600) as local:  # a run outlives the URLs of its uploads
+    with LocalQueue(claim_timeout=10 * 3600) as local:  # claims outlast the URLs of uploads
         yield local
 
 
 @pytest.fixture
 def local(module_s_queue: LocalQueue) -> Iterator[LocalQueue]:
-    """A queue on which everything goes well, for now."""
+    """A queue without faults at the start of each test."""
     yield module_s_queue
     module_s_queue.faults.clear()
 
@@ -166,7 +166,7 @@ def raw_client(runner: asyncio.Runner | None, server: RawServer) -> Iterator[Eit
 
 @pytest.fixture
 def content(tmp_path: Path) -> Path:
-    """A file of some blocks, of which no two are equal."""
+    """A file of some blocks, all of which differ."""
     path = tmp_path / "content"
     path.write_bytes(b"".join(number.to_bytes(4, "big") for number in range(250_000)))
     return path
@@ -174,7 +174,7 @@ def content(tmp_path: Path) -> Path:
 
 @contextmanager
 def file_size_limit(size: int) -> Generator[None]:
-    """No file may grow larger: what a full disk does, for this process."""
+    """Refuse larger files to this process, in place of a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:

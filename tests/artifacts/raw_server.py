@@ -28,9 +28,9 @@ class Request:
 
 @dataclass(frozen=True)
 class RawResponse:
-    """A response: headers as they are, and the body, of which less than announced may be sent.
+    """A response with these headers and this body; `announced` may be another length than that of the body.
 
-    With `raw`, these bytes instead, after which the connection is closed.
+    With `raw`, these bytes are sent instead, and the connection is closed after them.
     """
 
     status: int = 200
@@ -47,7 +47,7 @@ def json_response(document: object) -> RawResponse:
 
 
 def etag(request: Request, response: RawResponse) -> Iterator[tuple[str, str]]:
-    """The headers of S3, unless the response has others, or shall have none."""
+    """Yield the ETag that S3 sends for an upload, unless the response has another one, or must have none."""
     has_own = any(name == "ETag" for name, _ in response.headers) or not response.has_etag
     if request.method == "PUT" and response.status == 200 and not has_own:
         yield "ETag", f'"{md5(request.body, usedforsecurity=False).hexdigest()}"'
@@ -61,15 +61,15 @@ class _Server(ThreadingHTTPServer):
         self.hung_up.set()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients may disconnect; any other error is a mistake in a test."""
+        """Ignore that clients disconnect; any other error is a mistake in a test."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
 
 class RawServer:
-    """Responds to every request with what `respond` returns for it; forgets those that are cut short.
+    """Responds to each complete request with what `respond` returns, and records it; ignores incomplete ones.
 
-    After the first bytes of a larger body, `while_receiving` is called.
+    `while_receiving` is called after the first 1,000 bytes of a larger body.
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
@@ -119,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def _receive(self) -> bytes | None:
-        """The whole body; None if it is cut short."""
+        """Return the whole body; None if it is incomplete."""
         length = int(self.headers.get("Content-Length", 0))
         body = self.rfile.read(min(length, 1000))
         if length > len(body):
@@ -147,12 +147,12 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def responding_early(response: bytes, tls: ssl.SSLContext | None = None) -> Generator[str]:
-    """Respond to one request, and close the connection before most of the body was read; gives a URL."""
+    """Respond to one request and close the connection before most of its body was read; yield the URL."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def respond() -> None:
             connection, _ = listener.accept()
-            # Without it, the response may wait, and the end of the connection discards it.
+            # Without this option, the response may wait, and would be lost when the connection is closed.
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None:
                 connection = tls.wrap_socket(connection, server_side=True)

@@ -1,4 +1,4 @@
-"""How storage is reached: TLS, proxies, connections that are used again."""
+"""Connections to storage: TLS, proxies and reuse."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_uploads_and_downloads_go_through_tls(
 def test_the_records_of_tls_that_have_arrived_are_read_together(
     storage: Storage, tls_server: RawServer
 ) -> None:
-    """One at a time, a download of 1 GiB takes half as much processor time again."""
+    """Reading the records one at a time, a download of 1 GiB takes 1.5 times the processor time."""
     body = os.urandom(60_000)
     tls_server.respond = lambda _: RawResponse(body=body, announced=100_000, hangs_up=True)
     blocks: list[bytes] = []
@@ -118,7 +118,7 @@ def test_the_records_of_tls_that_have_arrived_are_read_together(
         with pytest.raises(StorageFailed, match="40000 bytes are missing"):
             blocks.extend(bytes(block) for block in incoming.blocks())
     assert b"".join(blocks) == body
-    assert len(blocks) <= 2  # the first one came with the head
+    assert len(blocks) <= 2  # the first block came with the head
 
 
 @pytest.mark.usefixtures("trusting")
@@ -131,7 +131,7 @@ def test_what_came_before_an_error_of_tls_is_kept(storage: Storage, authority: A
         with context.wrap_socket(server.accept()[0], server_side=True) as connection:
             connection.recv(10_000)
             connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + body)
-            socket.socket.sendall(connection, b"\x17\x03\x03\x00\x20" + bytes(32))  # a record of nonsense
+            socket.socket.sendall(connection, b"\x17\x03\x03\x00\x20" + bytes(32))  # an invalid TLS record
             sent.set()
             connection.recv(1)
 
@@ -140,7 +140,7 @@ def test_what_came_before_an_error_of_tls_is_kept(storage: Storage, authority: A
         url = f"https://localhost:{server.getsockname()[1]}"
         with storage.get(url, {}, POLICY, Cancellation()) as incoming:
             assert sent.wait(10)
-            words = "decryption failed or bad record mac|record layer failure"  # that of newer OpenSSL
+            words = "decryption failed or bad record mac|record layer failure"  # the latter by newer OpenSSL
             with pytest.raises(StorageFailed, match=f"failed: TLS: ({words})"):
                 blocks.extend(bytes(block) for block in incoming.blocks())
     assert b"".join(blocks) == body

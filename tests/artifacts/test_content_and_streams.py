@@ -155,7 +155,7 @@ def test_a_slow_hash_is_not_overtaken_by_a_file_that_reads_unevenly(
 
 
 def test_a_machine_in_fips_mode_compares_the_etag_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There, MD5 is only for purposes other than security."""
+    """In FIPS mode, MD5 is only available for purposes other than security."""
     new = hashlib.new
 
     def fips(name: str, content: bytes = b"", *, usedforsecurity: bool = True) -> Any:
@@ -173,7 +173,7 @@ def test_a_machine_in_fips_mode_compares_the_etag_too(monkeypatch: pytest.Monkey
 def test_small_blocks_are_handed_to_the_thread_that_hashes_sixteen_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One at a time, a download over a network that brings small pieces takes twice as long."""
+    """Handed over one at a time, small blocks from the network make a download take twice as long."""
     monkeypatch.setattr(hashlib, "new", NotedHash)
     NotedHash.sizes.clear()
     with Hashes(("sha256",)) as hashes:
@@ -253,8 +253,10 @@ def test_errors_survive_pickling_without_secrets(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("method", ["upload_artifact", "download_artifact"])
-def test_the_event_loop_goes_on_while_bodies_travel(server: RawServer, method: str, tmp_path: Path) -> None:
-    """The server responds only after the loop has turned several times."""
+def test_the_event_loop_is_not_blocked_while_bodies_are_transferred(
+    server: RawServer, method: str, tmp_path: Path
+) -> None:
+    """The server responds only after the client's event loop has turned several times."""
 
     async def transfer() -> None:
         loop, turned = asyncio.get_running_loop(), asyncio.Event()

@@ -1,4 +1,4 @@
-"""Storage that cuts, trickles or lies: there is an error, and nothing counts as an artifact."""
+"""Storage that cuts, trickles or falsifies content: the client raises an error, and there is no artifact."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_taskqueue_artifacts_get_fails_when_the_head_is_cut(
 
 @cache
 def zeros(megabytes: int) -> bytes:
-    """Gzip of so many MB: about a thousandth of that."""
+    """Return so many MB of zeros as gzip, which has about a thousandth of their size."""
     packer = zlib.compressobj(9, wbits=31)
     return b"".join([*(packer.compress(bytes(1_000_000)) for _ in range(megabytes)), packer.flush()])
 
@@ -165,7 +165,7 @@ def test_the_hash_that_an_uploader_stored_on_s3_is_compared(
     gets = serve(server, respond("0" * 64))
     with pytest.raises(HashMismatch) as caught:
         raw_client.download("x")
-    assert len(gets) == 1  # as the official clients, which do not retry
+    assert len(gets) == 1  # no retry, as by the official clients
     known, found = {"sha256": "0" * 64}, {"sha256": right}
     assert (caught.value.name, caught.value.expected, caught.value.found) == ("x", known, found)
     with pytest.raises(HashMismatch):
@@ -195,7 +195,7 @@ def test_storage_cannot_vouch_for_an_object(
 
 
 def s3(server: RawServer, put: RawResponse, stored: RawResponse | None = None) -> list[Request]:
-    """Be the Queue and S3, which responds to each PUT, and to each GET, in the same way."""
+    """Let the server be the Queue and S3, responding `put` to each PUT and `stored` to each GET."""
     seen: list[Request] = []
 
     def respond(request: Request) -> RawResponse:
@@ -204,7 +204,7 @@ def s3(server: RawServer, put: RawResponse, stored: RawResponse | None = None) -
             return put
         if not request.path.startswith("/api/"):
             assert stored is not None
-            return RawResponse(404) if request.path == "/cdn" else stored  # it was asked before the upload
+            return RawResponse(404) if request.path == "/cdn" else stored  # the CDN has cached a 404
         url = f"{server.url}/key?signature=1"
         if request.method == "GET":
             cdn = f"{server.url}/cdn" if request.headers["x-taskcluster-skip-cdn"] is None else url
@@ -266,9 +266,9 @@ def test_where_the_etag_is_not_an_md5_the_stored_length_is_compared(
     seen = s3(server, ENCRYPTED, part(10))
     assert raw_client.upload("public/x", bytes(10)).stored_size == 10
     sent = dict(seen[-1].headers)
-    assert (sent["Range"], sent["Accept-Encoding"]) == ("bytes=0-0", "identity")  # and not the content
+    assert (sent["Range"], sent["Accept-Encoding"]) == ("bytes=0-0", "identity")  # not all of the content
     assert sent["Cache-Control"] == "no-cache"  # a proxy may have a copy of the last upload under this name
-    s3(server, ENCRYPTED, RawResponse(416))  # of nothing, there is no first byte
+    s3(server, ENCRYPTED, RawResponse(416))  # empty content has no first byte
     assert raw_client.upload("public/x", b"").stored_size == 0
     s3(server, ENCRYPTED, part(9))
     with pytest.raises(StorageFailed, match="differs from the content sent"):
@@ -279,7 +279,7 @@ def test_where_the_etag_is_not_an_md5_the_stored_length_is_compared(
 
 
 def test_the_stored_length_is_not_what_a_cdn_says(raw_client: EitherClient, server: RawServer) -> None:
-    """Its copy may be the one of the last upload under this name."""
+    """The CDN may have a copy of the last upload under this name."""
     seen = s3(server, ENCRYPTED, part(10))
     raw_client.upload("public/x", bytes(10))
     assert [request.path.partition("?")[0] for request in seen if request.method == "GET"] == [
@@ -385,7 +385,7 @@ def test_a_name_with_a_backslash_in_the_place_of_the_slash_is_warned_of(
 
 @pytest.fixture
 def hurried(runner: asyncio.Runner | None, server: RawServer) -> Iterator[EitherClient]:
-    """A client that wants much in a short time."""
+    """A client with a high minimum rate and short timeouts."""
     kind = Queue if runner is None else AsyncQueue
     policy = RetryPolicy(attempts=2, read_timeout=1, min_rate=1e9, min_rate_window=0.1)
     clock = WaitlessClock(MovableClock())

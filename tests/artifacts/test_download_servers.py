@@ -1,4 +1,4 @@
-"""Downloads from servers that do things in other ways, or wrong."""
+"""Downloads from servers that differ from S3, or that break the rules of HTTP."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HALF = len(CONTENT) // 2
 
 
 def serve(server: RawServer, *responses: RawResponse | Callable[[Request], RawResponse]) -> list[Request]:
-    """Let the server refer to itself, and send these responses in turn, the last one again and again."""
+    """Let the server be Queue and storage, with these responses to GET in turn; return the GET requests."""
     left = list(responses)
     gets: list[Request] = []
 
@@ -66,7 +66,7 @@ def next_part(request: Request) -> RawResponse:
 
 
 def part(request: Request, size: int) -> RawResponse:
-    """The requested range, but at most `size` bytes of it."""
+    """Respond with at most `size` bytes of the requested range."""
     start = int(request.headers["Range"].removeprefix("bytes=").removesuffix("-"))
     body = CONTENT[start : start + size]
     span = ("Content-Range", f"bytes {start}-{start + len(body) - 1}/{len(CONTENT)}")

@@ -27,7 +27,7 @@ NAME = "public/x.bin"
 
 @pytest.fixture(params=["s3", "object"])
 def stored(request: pytest.FixtureRequest, client: EitherClient, content: Path) -> bytes:
-    """An artifact in either storage."""
+    """The content of an artifact, in either storage."""
     client.upload(NAME, content, storage=request.param)
     return content.read_bytes()
 
@@ -101,7 +101,7 @@ def test_a_destination_that_is_not_the_path_of_a_file_is_refused_before_any_requ
 
 
 async def asynchronous(*_: object) -> None:
-    """Nobody would await this."""
+    """A callback that nobody would await."""
 
 
 @pytest.mark.parametrize("options", [{"progress": 5}, {"progress": asynchronous}])
@@ -213,7 +213,7 @@ def test_an_interrupted_download_goes_on_where_it_was(
     seen = Seen()
     client.download(NAME, to=folder / "x", progress=seen)
     assert (folder / "x").read_bytes() == stored
-    assert seen == sorted(seen)  # it never begins anew
+    assert seen == sorted(seen)  # progress never goes back
 
 
 def test_an_interrupted_gzip_stream_goes_on_where_it_was(client: EitherClient, local: LocalQueue) -> None:
@@ -268,7 +268,7 @@ def test_a_wait_that_storage_asks_for_is_kept(
 def test_a_refusal_of_the_storage_is_final(
     client: EitherClient, local: LocalQueue, content: Path, status: int, storage: str
 ) -> None:
-    """Only S3 may have a CDN, which may keep that an artifact was missing: storage is asked, too."""
+    """Only S3 may have a CDN, which may have cached a 403 or 404: the client asks the storage, too."""
     client.upload(NAME, content, storage=storage)
     local.faults.add(Respond(endpoint="storage.get", status=status, times=9))
     with pytest.raises(StorageRefused) as caught:
@@ -287,7 +287,7 @@ def test_a_url_that_expired_during_an_interruption_is_replaced(
     client.clock.sleeps_at_least = 600
     with requests_noted(local) as requests:
         assert client.download("private/x").content == content.read_bytes()
-    assert 403 not in {each.status for each in requests}  # no URL was used after its time
+    assert 403 not in {each.status for each in requests}  # no URL was used after it had expired
 
 
 def test_credentials_of_an_object_that_expired_during_an_interruption_are_replaced(
@@ -354,7 +354,7 @@ def test_hashes_that_are_not_known_are_ignored_beside_one_that_is(
 
 
 def upload_by_hand(queue: Queue, run: Run, data: bytes, hashes: dict[str, str]) -> None:
-    """An object with hashes that may be wrong: the service does not compare them with the data."""
+    """Upload an object with any hashes: the service does not compare them with the data."""
     request: Any = {"storageType": "object", "expires": run.expires.isoformat(), "contentType": "a/b"}
     begun = queue.create_artifact(run.task_id, run.run_id, NAME, request)
     assert begun.name is not None

@@ -61,7 +61,7 @@ def test_a_call_of_the_child_goes_over_a_connection_of_its_own() -> None:
     assert Counter(connections) == {parents: 2, childs: 1}
 
 
-@pytest.mark.parametrize("number", [20, 250])  # in threads, and in an event loop
+@pytest.mark.parametrize("number", [20, 250])  # 20 are uploaded in threads, 250 in an event loop
 def test_parent_and_child_upload_at_the_same_time(local: LocalQueue, run: Run, number: int) -> None:
     credentials = local.credentials
     arguments = (local.root_url, credentials.client_id, credentials.access_token, run.task_id, str(number))

@@ -41,8 +41,8 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def deep(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of a file in more folders than Python calls functions, removed before pytest tries to."""
-    depth = min(sys.getrecursionlimit(), 1500)  # else the path would be too long for the system
+    """The name of a file in more nested folders than Python allows calls; pytest could not remove them."""
+    depth = min(sys.getrecursionlimit(), 1500)  # a longer path would be too long for the system
     monkeypatch.chdir(folder)
     for _ in range(depth):
         Path("a").mkdir()
@@ -58,7 +58,7 @@ def deep(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_a_folder_that_becomes_a_link_before_it_is_read_is_not_entered(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a task could do it that still runs, to publish files that it may not read."""
+    """A task that still runs could do this to publish files that it may not read itself."""
     (folder / "other").mkdir()
     (folder / "other" / "secret").touch()
     read, list_entries = list[Path](), os.scandir
@@ -165,7 +165,7 @@ def test_a_storage_that_refuses_one_does_not_stop_the_rest(client: EitherClient,
     ],
     ids=["dropped", "response lost", "cut", "busy", "creation's response lost"],
 )
-def test_small_ones_are_sent_again_when_they_are_lost(
+def test_small_artifacts_are_sent_again_if_a_request_or_response_is_lost(
     client: EitherClient, local: LocalQueue, fault: Any
 ) -> None:
     local.faults.add(fault)
@@ -175,7 +175,7 @@ def test_small_ones_are_sent_again_when_they_are_lost(
     assert {name: client.download(name).content for name in contents} == contents
 
 
-async def test_2000_artifacts_go_up_with_no_more_connections_than_asked_for(
+async def test_2000_artifacts_are_uploaded_and_each_one_is_reported(
     local: LocalQueue, run: Run, tmp_path: Path
 ) -> None:
     for number in range(2000):
@@ -196,7 +196,9 @@ async def test_2000_artifacts_go_up_with_no_more_connections_than_asked_for(
             assert downloaded.content == b"%d" % number
 
 
-def test_no_more_than_asked_for_go_up_at_the_same_time(raw_client: EitherClient, server: RawServer) -> None:
+def test_no_more_artifacts_than_asked_for_are_uploaded_at_the_same_time(
+    raw_client: EitherClient, server: RawServer
+) -> None:
     lock, counts = threading.Lock(), {"now": 0, "most": 0}
     meeting = threading.Barrier(3)
 
@@ -210,7 +212,7 @@ def test_no_more_than_asked_for_go_up_at_the_same_time(raw_client: EitherClient,
         with lock:
             counts["now"] += 1
             counts["most"] = max(counts.values())
-        meeting.wait(timeout=30)  # until three are here
+        meeting.wait(timeout=30)  # until three uploads are open
         with lock:
             counts["now"] -= 1
         return RawResponse()
@@ -221,7 +223,7 @@ def test_no_more_than_asked_for_go_up_at_the_same_time(raw_client: EitherClient,
 
 
 class CountedPath:
-    """A path that counts how often it is looked at: once for each time that it is opened."""
+    """A path that counts how often it is opened."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -236,7 +238,7 @@ class CountedPath:
 def test_files_are_opened_ahead_while_few_are_open_and_few_bytes_are_in_memory(
     client: EitherClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, opened: int
 ) -> None:
-    monkeypatch.setattr(many_uploads, "monotonic", lambda: 0.0)  # a busy machine opens fewer in the time
+    monkeypatch.setattr(many_uploads, "monotonic", lambda: 0.0)  # else a busy machine opens fewer files
     assert opened_before_the_first_upload(client, tmp_path, size) == opened
 
 
@@ -275,7 +277,7 @@ def test_a_value_that_is_neither_contents_nor_a_folder_is_refused(
         client.upload_many(artifacts)
 
 
-def test_nothing_to_upload_is_a_report_of_nothing(client: EitherClient) -> None:
+def test_an_upload_of_nothing_gives_an_empty_report(client: EitherClient) -> None:
     assert client.upload_many({}).outcomes == ()
 
 
@@ -298,7 +300,7 @@ async def test_asynchronous_iterables_go_up_among_others(local: LocalQueue, run:
         assert (await queue.download_artifact(run.task_id, "a")).content == b"one two"
 
 
-async def test_cancelling_stops_all_of_them(local: LocalQueue, run: Run) -> None:
+async def test_canceling_stops_all_uploads(local: LocalQueue, run: Run) -> None:
     async with AsyncQueue(local.root_url, local.credentials, clock=local.clock) as queue:
         first = asyncio.Event()
         uploads = asyncio.create_task(
@@ -319,7 +321,7 @@ async def test_cancelling_stops_all_of_them(local: LocalQueue, run: Run) -> None
 
 
 MANY = {f"public/{number}.bin": b"%d" % number for number in range(250)}
-"""So many that the synchronous client uploads them in an event loop if it can."""
+"""So many artifacts that the synchronous client uploads them in an event loop if it can."""
 
 
 @pytest.fixture
@@ -329,7 +331,7 @@ def synchronous(local: LocalQueue) -> Iterator[Queue]:
 
 
 def upload_many(queue: Queue, run: Run, artifacts: Any = MANY) -> set[threading.Thread]:
-    """Upload them, and return the threads in which progress was reported."""
+    """Upload the artifacts, and return the threads in which progress was reported."""
     threads = set[threading.Thread]()
 
     def progress(*_: object) -> None:
@@ -368,7 +370,7 @@ def test_failures_among_many_are_reported(synchronous: Queue, local: LocalQueue,
 
 def test_an_error_of_a_signal_handler_ends_the_uploads(synchronous: Queue, run: Run) -> None:
     class Interrupted(Exception):
-        """Not the error of an artifact."""
+        """An error that no artifact has caused."""
 
     def handler(*_: object) -> None:
         raise Interrupted

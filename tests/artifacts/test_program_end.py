@@ -1,4 +1,4 @@
-"""Transfers when the main thread has ended: in `atexit` functions, in `__del__`, in threads that go on."""
+"""Transfers after the main thread has ended: in `atexit` functions, `__del__` and threads still running."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ OBJECT_STEPS = ["object.createUpload", "storage.put", "object.finishUpload", "qu
 
 
 def left(local: LocalQueue) -> int:
-    """How often faults are still to strike."""
+    """The number of times that faults will still strike."""
     return sum(fault["times"] for fault in local.faults.waiting())
 
 
@@ -47,7 +47,7 @@ def test_a_step_that_is_lost_is_repeated(
     assert client.download("public/x.bin").content == content.read_bytes()
 
 
-def test_an_object_whose_beginning_did_not_arrive_is_begun_again(
+def test_an_object_whose_creation_did_not_arrive_is_created_again(
     client: EitherClient, local: LocalQueue, content: Path
 ) -> None:
     local.faults.add(Drop(endpoint="queue.createArtifact", times=2))
@@ -55,7 +55,7 @@ def test_an_object_whose_beginning_did_not_arrive_is_begun_again(
     assert client.download("public/x.bin").content == content.read_bytes()
 
 
-def test_an_object_whose_beginning_got_lost_on_the_way_back_is_an_honest_error(
+def test_a_lost_response_to_the_creation_of_an_object_is_an_error_of_its_own(
     client: EitherClient, local: LocalQueue, content: Path
 ) -> None:
     local.faults.add(Drop(endpoint="queue.createArtifact", after=True))
@@ -69,7 +69,7 @@ def test_an_object_that_somebody_else_began_is_a_conflict(client: EitherClient, 
         client.upload("public/x.bin", content, storage="object")
 
 
-def test_an_internal_error_of_a_beginning_says_that_there_may_be_an_earlier_one(
+def test_an_internal_error_of_a_creation_says_that_an_earlier_upload_may_exist(
     client: EitherClient, local: LocalQueue, content: Path
 ) -> None:
     local.faults.add(Respond(endpoint="queue.createArtifact", status=500, times=100))
@@ -147,7 +147,7 @@ def test_a_refusal_of_the_storage_is_final(
 
 
 def counted(client: EitherClient, endpoint: str) -> list[str]:
-    """Notes each call of an endpoint, of this client and of those that act for others."""
+    """Record each call of an endpoint by clients of this class; the returned list grows with each call."""
     made: list[str] = []
     kind: Any = type(client.queue)
     send = kind.send
@@ -251,7 +251,7 @@ def test_a_file_that_cannot_be_read_to_its_end_is_not_an_error_of_storage(
 
 
 def test_an_error_of_a_progress_callback_is_raised_as_it_is(server: RawServer, content: Path) -> None:
-    """Such as that of a program whose terminal was closed, which urllib3 takes for one of the connection."""
+    """Such as a BrokenPipeError about a closed terminal, which urllib3 takes for a connection error."""
 
     def report(*_: object) -> None:
         raise BrokenPipeError

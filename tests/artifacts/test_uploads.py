@@ -115,7 +115,7 @@ def test_a_large_artifact_is_never_in_memory_as_a_whole(
     try:
         client.upload("public/x.bin", content, **options)
         client.download("public/x.bin", to=back)
-        assert tracemalloc.get_traced_memory()[1] < 24 * megabyte  # with what the local queue takes
+        assert tracemalloc.get_traced_memory()[1] < 24 * megabyte  # including the memory of the local queue
     finally:
         tracemalloc.stop()
     assert back.stat().st_size == size * megabyte
@@ -326,7 +326,7 @@ def test_text_is_stored_as_it_is_if_it_cannot_be_compressed_on_the_disk(
 
 
 def test_content_of_100_kb_is_compressed_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Starting several takes four times the processor time."""
+    """Starting several threads would take four times the processor time."""
 
     def several(*_: object, **_options: object) -> None:
         pytest.fail("compressed by several threads")
@@ -346,7 +346,7 @@ def test_the_expiry_is_cut_down_to_the_task_s(client: EitherClient) -> None:
 
 def test_a_distance_is_measured_from_the_service_s_time(client: EitherClient, local: LocalQueue) -> None:
     local.clock.advance(hours=3)
-    client.status(client.run.task_id)  # a response says what time it is
+    client.status(client.run.task_id)  # the response has the service's time
     client.upload("one", b"1", expires="1 hour")  # 2 hours ago, by the machine's clock
     client.upload_many({"two": b"2"}, expires="1 hour")
     run = client.run.task_id, client.run.run_id
@@ -434,7 +434,7 @@ def fifo(path: Path) -> Path:
 
 
 async def asynchronous(*_: object) -> None:
-    """Nobody would await this."""
+    """A callback that nobody would await."""
 
 
 BAD: dict[str, Callable[[Path], Any]] = {
@@ -508,7 +508,7 @@ def test_a_file_with_buffered_writes_counts_as_unchanged(client: EitherClient, c
         assert file.read(4)
         file.seek(0)
         file.write(b"HEAD")
-        file.seek(0)  # within the buffer, which stays unwritten
+        file.seek(0)  # stays within the buffer, so the buffer is not written
         client.upload("x", file)
     assert client.download("x").content == content.read_bytes()
 

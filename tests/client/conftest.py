@@ -1,6 +1,6 @@
 """Each test of a client is written once, and run over both clients.
 
-Over the asynchronous one twice: it has another transport where aiohttp lacks the inner calls.
+It runs twice over the asynchronous client, which has another transport where aiohttp lacks the inner calls.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def server() -> Iterator[ScriptedServer]:
 
 
 class EitherClient:
-    """A client whose methods block, whichever it is."""
+    """Either client, with synchronous methods."""
 
     def __init__(self, queue: Queue | AsyncQueue, runner: asyncio.Runner | None) -> None:
         self.queue = queue

@@ -27,7 +27,7 @@ class Received:
 
 @dataclass(frozen=True)
 class Say:
-    """A response; without a status, the connection is cut instead."""
+    """A response; if `status` is None, the server cuts the connection instead."""
 
     status: int | None = 200
     body: bytes = b"{}"
@@ -45,7 +45,7 @@ CUT = Say(status=None)
 
 
 class ScriptedServer:
-    """Gives the responses of the script in turn, and then `otherwise` for all further requests."""
+    """Sends the responses of the script in turn, and then `otherwise` to all further requests."""
 
     def __init__(self) -> None:
         self.script: deque[Say] = deque()
@@ -69,7 +69,7 @@ class ScriptedServer:
 
     @property
     def connections(self) -> int:
-        """How many connections the requests came over."""
+        """The number of connections over which the requests came."""
         return len({each.connection for each in self.received})
 
     async def _start(self) -> None:
@@ -86,7 +86,7 @@ class ScriptedServer:
 
     async def _stop(self) -> None:
         self._loop.remove_reader(self._socket)
-        for _ in range(3):  # asyncio would forget, and leave open, a connection that is being accepted
+        for _ in range(3):  # else asyncio leaves a connection open that is being accepted
             await asyncio.sleep(0)
         assert self._runner is not None
         await self._runner.cleanup()

@@ -116,7 +116,7 @@ def test_a_response_lost_after_the_task_was_made_does_no_harm(queue: Any, local:
 
 
 def test_a_response_lost_before_the_group_was_sealed_does_no_harm(queue: Any, local: LocalQueue) -> None:
-    """The repeat is a conflict then; the stored definition tells that the first attempt made the task."""
+    """The repeated call is a conflict then; the equal stored definition shows that the task was created."""
     group_id, task_id = slugid(), slugid()
     queue.create_task(group_id, definition())
     made = definition(taskGroupId=group_id)

@@ -214,7 +214,7 @@ class TestResponses:
     def test_a_clock_that_is_put_right_later_is_noticed(
         self, client: Any, server: ScriptedServer, clock: Any
     ) -> None:
-        """The earlier offset is wrong then, and there is no new one."""
+        """The offset measured before is wrong then, and the right one is 0."""
         server.script.append(say({}, Date=formatdate(clock.now() + HOUR, usegmt=True)))
         client.send(PING)
         stale = {"code": "AuthenticationFailed", "message": "Unauthorized: Stale timestamp"}
@@ -244,7 +244,7 @@ def stalling_server() -> Generator[str]:
 
 
 class TestInjectedSessions:
-    """The request that was signed is sent, whatever the session would add."""
+    """The request is sent as it was signed, whatever the session would add."""
 
     async def test_raise_for_status_of_a_session_is_not_used(self, server: ScriptedServer) -> None:
         server.otherwise = say({"code": "ResourceNotFound", "message": "no such task"}, 404)
@@ -289,7 +289,7 @@ ODD_HEADERS = {"content-type": "application/json", "authorization": "Bearer x"}
 
 
 def is_signed(received: Received) -> bool:
-    """Whether a request without a body has our signature, and no content type that it would cover."""
+    """Whether a request without a body has the client's signature, and no content type."""
     return received.headers["Authorization"].startswith("Hawk ") and "Content-Type" not in received.headers
 
 
@@ -381,7 +381,7 @@ class TestOptions:
 def error_of_a_large_task(wait: float, *, has_session: bool, is_new: bool, **timeouts: float) -> object:
     """Create a large task at a server that stops receiving it for `wait` seconds; return the error.
 
-    No buffer holds the definition. What the server responds is not the status of a task, which is an error.
+    The definition is larger than all buffers. The server's response is no status of a task: an error, too.
     """
     definition = task_definition(
         "p/w", {"x": "x" * 10**7}, name="large", owner="me@example.com", source="https://example.com"
@@ -405,7 +405,7 @@ def test_a_large_body_may_take_longer_to_send_than_a_connection_to_open(
     *, has_session: bool, is_new: bool
 ) -> None:
     error = error_of_a_large_task(0.8, has_session=has_session, is_new=is_new, connect_timeout=0.5)
-    assert isinstance(error, UnreadableResponse)  # of a server that has the whole body
+    assert isinstance(error, UnreadableResponse)  # the server has received the whole body
 
 
 @pytest.mark.parametrize("is_new", [True, False])

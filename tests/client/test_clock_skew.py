@@ -72,7 +72,7 @@ def test_a_client_with_other_credentials_knows_the_service_s_time(
 def test_a_response_that_a_cache_has_kept_does_not_make_the_clock_look_wrong(
     client: Any, server: ScriptedServer, clock: Any, caplog: pytest.LogCaptureFixture, age: str, skew: float
 ) -> None:
-    """RFC 9111, 5.1: `Date` is the time of the origin's response, which was so many seconds ago."""
+    """RFC 9111, 5.1: `Date` is the time of the origin's response, `Age` the seconds since then."""
     server.otherwise = say({"fine": True}, Date=formatdate(clock.now() - HOUR, usegmt=True), Age=age)
     client.send(CALLS[0])
     assert abs(client.now().timestamp() - clock.now() - skew) < 10
@@ -105,7 +105,7 @@ def test_a_clock_that_jumps_later_is_noticed_too(client: Any, server: ScriptedSe
 def test_a_clock_that_is_set_is_noticed_even_if_no_credentials_are_refused(
     make_client: Any, server: ScriptedServer, clock: Any, monkeypatch: pytest.MonkeyPatch, step: float
 ) -> None:
-    """As behind a proxy that adds credentials: `queue.now()` would stay wrong."""
+    """As behind a proxy that adds credentials: without this, `queue.now()` would stay wrong."""
     client, true = make_client(credentials=None, clock=clock), clock.now()
     server.otherwise = say({"fine": True}, Date=formatdate(true, usegmt=True))
     client.send(CALLS[0])
@@ -119,7 +119,7 @@ def test_a_clock_that_is_set_is_noticed_even_if_no_credentials_are_refused(
 def test_the_service_s_time_does_not_go_back_with_this_machine_s_clock(
     client: Any, server: ScriptedServer, clock: Any, monkeypatch: pytest.MonkeyPatch, offset: float
 ) -> None:
-    """An artifact that expires in a day would be expired at once, until the next response."""
+    """Else an artifact that is to expire in a day would be expired at once, until the next response."""
     before = clock.now
     server.otherwise = service_with_time(offset, clock)
     client.send(CALLS[0])

@@ -1,4 +1,4 @@
-"""Responses that are nested deeper than Python can read: of claims, as much is read as can be."""
+"""Responses that are nested deeper than Python can read: claims are read as deep as possible."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.words.test_models import CLAIM
 
 TASK = "fN1SbArXTPSVFNUvaOlinQ"
 TOO_DEEP = 50_000
-"""Levels that no Python reads; 1,000 are too many for those before 3.12 only."""
+"""Levels of nesting that no Python reads; only Python before 3.12 does not read 1,000."""
 
 
 def nested(levels: int) -> bytes:
-    """Lists and objects in turn, with brackets in texts, and something after each."""
+    """Return lists and objects nested in turn, with brackets in strings."""
     opening, closing = b'{"]\\"}[":"[{\\"", "\xc3\xa9":[', b"]}"
     return opening * (levels // 2) + b"null" + closing * (levels // 2)
 
@@ -30,7 +30,7 @@ def claim_with(payload: bytes) -> bytes:
 
 
 def levels_of(value: Any) -> tuple[int, Any]:
-    """How deep a value is nested along its last members, and what is at the bottom."""
+    """Return how deep a value is nested along its last members, and the innermost value."""
     levels = 0
     while value is not None and not isinstance(value, str):
         value = [*value.values()][-1] if hasattr(value, "values") else value[-1]

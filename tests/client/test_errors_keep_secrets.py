@@ -1,4 +1,4 @@
-"""An error, and what it came from, may be logged whole: no signature and no secret hangs on it."""
+"""Errors and their causes may be logged with all attributes: none has a signature or another secret."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_no_secret_hangs_on_the_error_of_a_proxy(make_client: Any, monkeypatch: 
 
 
 def read_request(connection: socket.socket) -> None:
-    """Read all of it: closing with unread data would reset the connection, and the response would be lost."""
+    """Read the whole request: closing with unread data resets the connection, which loses the response."""
     request = b""
     while chunk := connection.recv(2**16):
         request += chunk
@@ -92,7 +92,7 @@ def read_request(connection: socket.socket) -> None:
 
 @contextmanager
 def saying(said: bytes, until: threading.Event | None = None) -> Generator[str]:
-    """A server that sends the same response to all requests and closes; after `event`, if one is given."""
+    """Run a server that sends one response to all requests, and closes each after `until`, if given."""
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
@@ -128,11 +128,11 @@ def assert_no_secret_hangs_on(
 
 
 HANGING = ("headers", "request", "request_info", "response")
-"""Where transports hang a request on their errors, and its headers on the request."""
+"""The attributes by which errors of transports refer to a request, and a request to its headers."""
 
 
 def reachable(error: BaseException) -> list[Any]:
-    """An error, those that it came from, and what hangs on them."""
+    """Return an error, its causes, and the objects that their attributes refer to."""
     found: dict[int, Any] = {}
     waiting: list[Any] = [error]
     while waiting:

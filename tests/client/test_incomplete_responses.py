@@ -1,4 +1,4 @@
-"""Responses that are cut, that trickle in, or that are larger unpacked than anybody wants."""
+"""Responses that are cut, that trickle in, or that are too large when they are decompressed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CUT = {
 
 
 class RawServer:
-    """Gives to each connection the next of some behaviors, and the last one for ever."""
+    """Treats each connection with the next of the behaviors, and all later ones with the last."""
 
     def __init__(self, *behaviors: Callable[[Any], None]) -> None:
         self.connections = 0
@@ -84,7 +84,7 @@ def sends(data: bytes) -> Callable[[Any], None]:
 
 
 def trickles(beginning: bytes, filler: bytes) -> Callable[[Any], None]:
-    """Never silent for long, never complete."""
+    """Return a behavior whose response never pauses for long and never ends."""
 
     def behavior(connection: Any) -> None:
         connection.sendall(beginning)
@@ -163,13 +163,13 @@ def test_a_call_that_must_not_be_repeated_is_sent_once_and_its_outcome_unknown(
 
 
 def test_an_interim_response_is_not_the_response(make: Make) -> None:
-    """Taken for it, it would give the next call the response to this one, on the connection they share."""
+    """Else the next call on this connection would get the response to this call."""
     head = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n"
     numbered = [b'HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n{"n": %d}' % number for number in range(3)]
 
     def behavior(connection: Any) -> None:
         connection.sendall(head)
-        time.sleep(0.1)  # the rest is not in the client's buffer yet
+        time.sleep(0.1)  # so that the client's buffer does not have the rest yet
         connection.sendall(b"HTTP/1.1 102 Processing\r\n\r\n" + numbered[0])
         for response in numbered[1:]:
             _read_request(connection)
@@ -242,7 +242,7 @@ def test_requests_of_an_injected_sessions_owner_have_no_deadline_of_ours() -> No
 
 @cache
 def _packed() -> bytes:
-    """Gzip of 80 MB."""
+    """Return gzip that is 80 MB when it is decompressed."""
     return gzip.compress(b'"' + b" " * 80_000_000 + b'"')
 
 

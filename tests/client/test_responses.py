@@ -212,7 +212,7 @@ def test_only_a_409_with_a_code_is_a_refusal_of_the_queue(body: bytes, *, expect
 
 
 class WithTwoArguments(Exception):
-    """Pickled, but not unpickled: pickle calls it with one argument, and a process pool breaks."""
+    """An error that cannot be unpickled, which breaks process pools: pickle calls it with one argument."""
 
     def __init__(self, first: str, second: str) -> None:
         super().__init__(first)
@@ -259,7 +259,7 @@ def test_values_that_json_cannot_hold_are_refused_before_any_request(
 
 
 class Name(str):
-    """A text as some libraries have it, such as that of a template."""
+    """A subclass of str, such as those of template libraries."""
 
     __slots__ = ()
 
@@ -297,7 +297,7 @@ def test_a_body_over_ten_mebibytes_is_refused_before_it_is_sent(client: Any, ser
 
 @pytest.mark.filterwarnings(
     "ignore:Sending a large body:ResourceWarning"
-)  # aiohttp's, of an injected session
+)  # aiohttp's warning, over a ClientSession
 def test_a_body_of_ten_mebibytes_is_sent(client: Any, server: ScriptedServer) -> None:
     server.otherwise = say({})
     body = {"payload": "x" * (10 * 1024 * 1024 - 14)}

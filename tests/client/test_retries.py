@@ -1,4 +1,4 @@
-"""A call is tried again when that is safe, freshly signed, after a growing wait, and not for ever."""
+"""A call is retried if that is safe: freshly signed, after a growing wait, within a limit."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_wait_may_be_asked_for_as_a_date(make_client: Any, server: ScriptedSer
     assert clock.slept == [pytest.approx(40, abs=1.1)]
 
 
-def test_such_a_date_is_read_on_the_clock_of_the_service(
+def test_the_date_at_which_to_retry_is_read_on_the_clock_of_the_service(
     make_client: Any, server: ScriptedServer, clock: Any
 ) -> None:
     """This machine's clock may have been set since the service's time was learned."""
@@ -226,7 +226,7 @@ def test_a_refusal_is_final(client: Any, server: ScriptedServer, status: int) ->
 
 
 def test_the_traceback_of_a_refusal_shows_no_retry_loop(client: Any, server: ScriptedServer) -> None:
-    """Nor is tenacity imported for it, which takes 40 ms."""
+    """Importing tenacity takes 40 ms, so a call without a retry does not import it."""
     server.otherwise = say({"code": "ResourceNotFound", "message": "none"}, 404)
     with pytest.raises(ResourceNotFound) as caught:
         client.send(STATUS)
@@ -281,7 +281,7 @@ def test_an_attempt_whose_time_is_over_before_it_waits_for_a_response_is_a_timeo
     transport = SyncTransport(None, server.root_url, NetworkSettings())
     request = Request("GET", f"{server.root_url}/api/queue/v1/ping", {}, None)
     server.script.append(Say())
-    transport.request(request, Timeouts(10, 10, 10))  # the next one needs no time to connect
+    transport.request(request, Timeouts(10, 10, 10))  # the next request uses this connection
     with pytest.raises(TransportFailed, match=r"^the response was not complete in time$"):
         transport.request(request, Timeouts(10, 10, 0))
     transport.close()
@@ -304,7 +304,7 @@ def test_a_long_poll_is_waited_for_longer_than_the_queue_takes() -> None:
     assert PolicyRetries(policy).attempt_timeouts(STATUS, elapsed=2)[1] == 3
 
 
-def test_nobody_there_is_said_in_plain_words(make_client: Any) -> None:
+def test_the_error_of_a_refused_connection_is_in_plain_words(make_client: Any) -> None:
     nobody = make_client("http://127.0.0.1:9", retry=RetryPolicy(attempts=1))
     with pytest.raises(ConnectionFailed, match=r"GET http://127.0.0.1:9/api/queue/v1/task.*refused|Connect"):
         nobody.send(STATUS)
@@ -324,7 +324,7 @@ def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", ["timeout", "wait_max"])
 def test_a_policy_says_that_its_durations_are_numbers(name: str) -> None:
-    """Ten minutes are more than 0 seconds, and other arguments of the package may be such text."""
+    """Other arguments may be such text: "expected more than 0" would not explain the error."""
     policy: dict[str, Any] = {name: "10 minutes"}
     with pytest.raises(
         InvalidArgument, match=f"{name}: '10 minutes' is not valid; expected a number of seconds"

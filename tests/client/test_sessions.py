@@ -110,10 +110,10 @@ def test_a_client_may_be_closed_while_a_call_opens_its_connections(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def close_before(pool: Any) -> None:
-        queue.close()  # as another thread
+        queue.close()  # as another thread may do
         add_deadline(pool)
 
-    monkeypatch.setattr(synchronous, "add_deadline", close_before)  # comes between the two
+    monkeypatch.setattr(synchronous, "add_deadline", close_before)  # called before the call uses its new pool
     with Queue(server.root_url) as queue:
         assert queue.send(PING) == {}
 
@@ -140,7 +140,7 @@ async def test_a_closed_async_client_sends_nothing_and_says_so(server: ScriptedS
 
 
 def test_an_asynchronous_client_says_that_it_needs_asyncio() -> None:
-    """As in trio, which sends None into a coroutine, too."""
+    """As under trio, which sends None into a coroutine without an event loop of asyncio."""
     call = AsyncQueue("https://tc.example.com").ping()
     with pytest.raises(ClientUnusable, match="needs an event loop of asyncio"):
         call.send(None)
@@ -300,7 +300,7 @@ def test_a_client_for_somebody_else_shares_the_connections(client: Any, server: 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "GET"])
 def test_a_call_without_a_body_has_no_content_type(client: Any, server: ScriptedServer, method: str) -> None:
-    """The payload hash of the signature covers the content type, and is that of none."""
+    """The payload hash of the signature covers the content type, and is computed without one."""
     client.send(Call("x", method, "/x", dict[str, Any]))
     assert "Content-Type" not in server.received[0].headers
     assert server.received[0].body == b""

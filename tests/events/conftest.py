@@ -1,4 +1,4 @@
-"""A broker, a publisher, and a wire between them and the listener."""
+"""Fixtures: a broker, a publisher, and a wire between the broker and a listener."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.events.proxy import Proxy
 
 @pytest.fixture
 def settings(broker_url: str) -> PulseSettings:
-    """The broker itself."""
+    """The settings for a direct connection to the broker."""
     return PulseSettings.from_url(broker_url)
 
 
 @pytest.fixture
 async def publisher(broker_url: str) -> AsyncIterator[Publisher]:
-    """A publisher of messages in the place of the Queue, with its own connection to the broker."""
+    """A publisher in place of the Queue, with its own connection to the broker."""
     publisher = await Publisher.connect(broker_url)
     yield publisher
     await publisher.close()
@@ -31,7 +31,7 @@ async def publisher(broker_url: str) -> AsyncIterator[Publisher]:
 
 @pytest.fixture
 async def wire(settings: PulseSettings) -> AsyncIterator[Proxy]:
-    """Between a listener and the broker."""
+    """A wire to the broker, which the test can cut."""
     proxy = Proxy(settings.host, settings.effective_port)
     await proxy.open()
     yield proxy
@@ -41,7 +41,7 @@ async def wire(settings: PulseSettings) -> AsyncIterator[Proxy]:
 
 @pytest.fixture
 def through_wire(settings: PulseSettings, wire: Proxy) -> PulseSettings:
-    """The broker at the other end of the wire."""
+    """The settings for a connection to the broker through the wire."""
     return PulseSettings(
         host="127.0.0.1",
         port=wire.port,
@@ -61,13 +61,13 @@ def local(broker_url: str) -> Iterator[LocalQueue]:
 
 @pytest.fixture
 def pool() -> str:
-    """A task queue that no other test speaks of."""
+    """The id of a task queue that no other test uses."""
     return f"test-{slugid()}/w"
 
 
 @pytest.fixture
 async def queue(publisher: Publisher, settings: PulseSettings) -> AsyncIterator[str]:
-    """The name of a durable queue that is gone after the test."""
+    """The name of a durable queue, which is deleted after the test."""
     name = f"test-{slugid()}"
     yield name
     await publisher.channel.queue_delete(f"queue/{settings.user}/{name}")
@@ -89,7 +89,7 @@ class States:
         return [change.state for change in self.changes]
 
     async def until(self, met: Callable[[list[State]], bool]) -> None:
-        """Wait until the states so far are as `met` wants them."""
+        """Wait until `met` returns True for the states so far."""
         while not met(self.names):
             self._changed.clear()
             await asyncio.wait_for(self._changed.wait(), 60)
@@ -97,14 +97,14 @@ class States:
 
 @pytest.fixture
 async def states() -> States:
-    """For `on_state`."""
+    """A recorder of states, to be passed as `on_state`."""
     return States()
 
 
 async def until_buffered(listener: AsyncListener, count: int) -> None:
-    """Wait until so many messages are here and not handed over."""
+    """Wait until the listener has received `count` messages that it has not yielded yet."""
     while listener.buffered < count:
-        await listener._supervisor.next_change()  # pyright: ignore[reportPrivateUsage] # what its iteration waits on
+        await listener._supervisor.next_change()  # pyright: ignore[reportPrivateUsage] # as its iteration does
 
 
 class WatchedClock(MovableClock):
@@ -126,7 +126,7 @@ class WatchedClock(MovableClock):
             self._sleepers.remove(seconds)
 
     async def sleeper(self, least: float = 0, most: float | None = None) -> float:
-        """Wait until somebody sleeps for at least, and at most, so long; return for how long."""
+        """Wait until somebody sleeps for `least` to `most` seconds; return for how long."""
         most = most or least or float("inf")
         while not (found := [each for each in self._sleepers if least <= each <= most]):
             self._began.clear()
@@ -134,7 +134,7 @@ class WatchedClock(MovableClock):
         return found[0]
 
     async def move_a_sleeper(self, least: float = 0, most: float | None = None) -> None:
-        """Wait until somebody sleeps, as `sleeper` does, and let that time pass."""
+        """Wait for a sleeper, as `sleeper` does, and advance the clock by the time of its sleep."""
         length = await self.sleeper(least, most)
-        await asyncio.sleep(0)  # it has begun to, but only now it waits
+        await asyncio.sleep(0)  # now the sleeper, which had only begun, waits on the clock
         self.advance(length)

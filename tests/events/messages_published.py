@@ -1,4 +1,4 @@
-"""The messages that a Queue publishes, and a publisher that sends it as the Queue does."""
+"""The messages that a Queue publishes, and a publisher that sends them as the Queue does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STATE_OF = {
 
 
 def status(task_id: str, state: str, *, pool: str = "proj/linux", runs: int = 1) -> dict[str, Any]:
-    """A task's status with so many runs, the last of them in this state."""
+    """A task's status with `runs` runs, the last of which has this state."""
     provisioner_id, worker_type = pool.split("/")
     last = [] if state == "unscheduled" else [_run(runs - 1, state)]
     return {
@@ -56,7 +56,7 @@ def _run(run_id: int, state: str) -> dict[str, Any]:
 
 
 def body(exchange: str, task_id: str, *, pool: str = "proj/linux", runs: int = 1) -> dict[str, Any]:
-    """The body of a message about a task (`task-running` and `artifact-created` say `running`)."""
+    """The body of a message about a task (`running` in `task-running` and `artifact-created`)."""
     state = _STATE_OF.get(exchange, "running")
     message: dict[str, Any] = {"version": 1, "status": status(task_id, state, pool=pool, runs=runs)}
     if exchange != "task-defined":
@@ -126,7 +126,7 @@ class Publisher:
         )
 
     async def complete(self, task_ids: Iterable[str], pool: str) -> None:
-        """Tell of completed tasks, in this order, and wait until the broker has all of it."""
+        """Send a message about each completed task, in this order; wait until the broker has all messages."""
         sending = [
             self.publish("task-completed", body("task-completed", each, pool=pool)) for each in task_ids
         ]

@@ -1,4 +1,4 @@
-"""A wire to the broker that a test can cut, silence and lay again."""
+"""A wire to the broker that a test can cut, silence and restore."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class Proxy:
     """Forwards TCP connections to a broker.
 
     Args:
-        host: The broker's.
-        port: The broker's.
-        tls: Serve TLS with this, and talk to the broker without.
+        host: The broker's host.
+        port: The broker's port.
+        tls: The settings to serve TLS with; the connection to the broker has no TLS.
     """
 
     def __init__(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
@@ -35,14 +35,14 @@ class Proxy:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def shut(self) -> None:
-        """Refuse connections, and cut those there are."""
+        """Refuse new connections, and cut the open ones."""
         if self._server is not None:
             self._server.close()
         self.cut()
         await asyncio.gather(*self._pumps, return_exceptions=True)
 
     def cut(self) -> None:
-        """Cut the connections there are."""
+        """Cut the open connections."""
         for writer in self._writers:
             writer.transport.abort()
 

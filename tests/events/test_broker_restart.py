@@ -1,6 +1,6 @@
 """A listener outlives the broker itself: stopped, gone for a while, and started again.
 
-The broker here is one of its own, so that no other test meets a stopped one.
+This test starts its own broker, so that no other test meets a stopped one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from taskqueue_client.models.messages import TaskMessage
 from tests.events.conftest import States
 from tests.events.messages_published import Publisher, task_ids
 
-SCRIPTS = Path("/usr/lib/rabbitmq/bin")  # those on the PATH of Debian start only the system's broker
+SCRIPTS = Path("/usr/lib/rabbitmq/bin")  # the scripts on Debian's PATH only start the system's broker
 
 
 def _script(name: str) -> str:
@@ -44,7 +44,7 @@ def _free_port() -> int:
 
 
 class OwnBroker:
-    """A RabbitMQ in a folder, of which nobody else knows."""
+    """A separate RabbitMQ with its data in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.port = _free_port()

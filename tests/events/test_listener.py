@@ -30,7 +30,7 @@ from tests.events.proxy import Proxy
 
 
 async def take(listener: AsyncListener, count: int) -> list[str]:
-    """The tasks of so many events, the last of which stays at hand."""
+    """Read `count` events, the last of which stays unacknowledged; return their tasks."""
     taken = [await anext(listener) for _ in range(count)]
     return [task_of(event) for event in taken]
 
@@ -274,10 +274,10 @@ async def test_stopping_a_listener_ends_the_iteration_and_requeues_the_remaining
 async def test_the_end_of_the_block_ends_the_iteration_of_a_task_that_waits(
     settings: PulseSettings, publisher: Publisher, pool: str, seconds: float | None
 ) -> None:
-    del publisher  # has declared the exchanges
+    del publisher  # the fixture has declared the exchanges
     async with AsyncListener(settings, [events.task_completed(task_queue_id=pool)]) as listener:
         reader = asyncio.create_task(listener.get(seconds))
-        for _ in range(5):  # until it waits
+        for _ in range(5):  # until `get` waits
             await asyncio.sleep(0)
     assert await reader is None
 
@@ -483,7 +483,7 @@ async def test_a_second_task_that_reads_a_listener_gets_an_error_and_the_first_i
         with pytest.raises(RuntimeError, match="use it in one task or thread"):
             await anext(listener)
         first.cancel()
-        again = asyncio.create_task(listener.get())  # the first has not ended
+        again = asyncio.create_task(listener.get())  # the first task has not ended yet
         await asyncio.sleep(0)
         sent = task_ids(1)
         await publisher.complete(sent, pool)

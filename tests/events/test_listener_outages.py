@@ -45,7 +45,7 @@ def durable(
     states: States,
     reconcile: Callable[[Gap], Awaitable[None]],
 ) -> AsyncListener:
-    """A listener with a queue that outlives its connection."""
+    """Return a listener with a durable queue, which outlives its connection."""
     return AsyncListener(
         settings,
         [events.task_completed(task_queue_id=pool)],
@@ -60,7 +60,7 @@ def durable(
 async def test_an_address_of_the_broker_that_does_not_respond_is_not_waited_for(
     through_wire: PulseSettings, wire: Proxy, pool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As that of IPv6, if there is no route to it."""
+    """Such as an IPv6 address to which there is no route."""
     resolve = socket.getaddrinfo
 
     def two_addresses(host: str, *others: Any, **options: Any) -> Any:
@@ -71,7 +71,7 @@ async def test_an_address_of_the_broker_that_does_not_respond_is_not_waited_for(
         silent = sockets.enter_context(socket.socket())
         silent.bind(("127.0.0.2", wire.port))
         silent.listen(0)
-        for _ in range(4):  # they fill its queue, and it responds to no more
+        for _ in range(4):  # they fill the backlog of `silent`, which accepts no more
             waiting = sockets.enter_context(socket.socket())
             waiting.settimeout(0)
             waiting.connect_ex(silent.getsockname())
@@ -112,10 +112,10 @@ async def test_no_message_of_4000_is_lost_when_connections_break(
     assert listener.counts.connections == 1 + cuts
     queue_left = await publisher.channel.queue_declare(listener.queue or "", passive=True)
     again = seen.total() - len(sent) + (queue_left.message_count or 0)
-    assert again <= cuts * prefetch  # what the broker had not heard of comes again, or is about to
+    assert again <= cuts * prefetch  # unacknowledged messages were, or will be, redelivered
 
 
-async def test_an_acknowledgment_after_the_end_of_a_connection_is_lost_for_a_reason_in_words(
+async def test_the_reason_for_a_lost_acknowledgment_is_in_plain_words(
     settings: PulseSettings,
     publisher: Publisher,
     pool: str,
@@ -124,7 +124,7 @@ async def test_an_acknowledgment_after_the_end_of_a_connection_is_lost_for_a_rea
 ) -> None:
     def closed(channel: aiormq.Channel, *_: Any, **__: Any) -> None:
         message = f"{channel!r} closed"
-        raise aiormq.ChannelInvalidStateError(message)  # as the channel does before it tells its owner
+        raise aiormq.ChannelInvalidStateError(message)  # as the channel does before its owner is notified
 
     monkeypatch.setattr(aiormq.Channel, "basic_ack", closed)
     async with AsyncListener(
@@ -155,7 +155,7 @@ async def test_messages_published_during_a_network_outage_are_received_after_it(
         await wire.open()
         rest = [await anext(listener) for _ in range(6)]
     assert task_of(first) == sent[0]
-    assert {*map(task_of, rest)} == set(sent)  # the first one, too: its acknowledgement could not be sent
+    assert {*map(task_of, rest)} == set(sent)  # the first, too: its acknowledgment was not sent
     assert isinstance(states.changes[2].reason, BrokerLost)
 
 
@@ -169,7 +169,7 @@ async def test_a_listener_reconnects_when_the_broker_stops_responding(
     ) as listener:
         wire.silence()
         await clock.move_a_sleeper(45)  # the check is due
-        await clock.move_a_sleeper(30)  # and the time for its response is over
+        await clock.move_a_sleeper(30)  # the time for the response is over
         await states.until(lambda names: State.DISCONNECTED in names)
         assert "the broker did not respond within 30 s" in str(states.changes[-1].reason)
         wire.speak()
@@ -186,7 +186,7 @@ async def test_a_connection_without_heartbeats_ends_with_a_reason_that_says_so(
     binding = events.task_completed(task_queue_id=pool)
     async with AsyncListener(settings, [binding], on_state=states, wait_initial=0.01) as listener:
         session: Any = listener._supervisor._session  # pyright: ignore[reportPrivateUsage]
-        session._connection._reader_task.cancel()  # what aiormq does if no heartbeat came for a while
+        session._connection._reader_task.cancel()  # as aiormq does if no heartbeat came for a while
         await states.until(lambda names: State.DISCONNECTED in names)
         reason = next(change.reason for change in states.changes if change.state is State.DISCONNECTED)
         await states.until(lambda names: names.count(State.LISTENING) == 2)
@@ -241,15 +241,15 @@ async def test_a_listener_keeps_its_connection_while_the_broker_responds(
     async with AsyncListener(settings, [binding], on_state=states, clock=clock, check_interval=45):
         for _ in range(3):
             await clock.move_a_sleeper(45)
-            await clock.sleeper(30)  # the question is asked, with a time limit
-            await clock.sleeper(45)  # and has a response
+            await clock.sleeper(30)  # the check has sent its request, with a time limit
+            await clock.sleeper(45)  # it has its response: the next check is scheduled
         assert states.names == [State.CONNECTING, State.LISTENING]
 
 
 async def test_a_check_finds_that_the_broker_has_lost_the_consumer(
     settings: PulseSettings, publisher: Publisher, pool: str, queue: str, states: States
 ) -> None:
-    """As of a durable queue without a leader: the connection goes on, and nothing is delivered."""
+    """As happens if a durable queue has no leader: the connection stays open, but nothing is delivered."""
     clock = WatchedClock()
     binding = events.task_completed(task_queue_id=pool)
     async with AsyncListener(
@@ -290,10 +290,10 @@ async def test_attempts_to_connect_back_off_with_jitter_until_a_broker_responds(
     await listener.__aexit__(None, None, None)
 
 
-async def test_waits_grow_as_well_while_connections_end_before_they_have_proved_useful(
+async def test_waits_grow_while_connections_end_before_a_message_or_a_check(
     through_wire: PulseSettings, wire: Proxy, publisher: Publisher, pool: str, states: States
 ) -> None:
-    """Such as at a message that the AMQP library cannot decode: the broker delivers it again each time."""
+    """Such as if the AMQP library cannot decode a message, which the broker redelivers each time."""
 
     async def cut() -> None:
         await wire.shut()
@@ -324,7 +324,7 @@ async def test_waits_grow_as_well_while_connections_end_before_they_have_proved_
 async def test_a_connection_that_ends_right_after_a_burst_of_messages_during_a_check_is_opened_again(
     through_wire: PulseSettings, wire: Proxy, publisher: Publisher, pool: str, states: States
 ) -> None:
-    """aiormq reads the end as a regular one then, and raises an `Exception` without a word for the check."""
+    """aiormq takes the end for a regular one then, and raises an `Exception` without text for the check."""
     clock = WatchedClock()
     binding = events.task_completed(task_queue_id=pool)
     async with AsyncListener(
@@ -335,7 +335,7 @@ async def test_a_connection_that_ends_right_after_a_burst_of_messages_during_a_c
         await clock.move_a_sleeper(300)
         await clock.sleeper(30)  # the check waits for its response
         wire.speak()
-        await asyncio.sleep(0)  # the messages are written, and nothing is read of them
+        await asyncio.sleep(0)  # the wire writes the messages; the listener has read none of them
         wire.cut()
         await states.until(lambda names: names[-1] is State.DISCONNECTED)
         await clock.move_a_sleeper(states.changes[-1].retry_in or 0)
@@ -494,7 +494,7 @@ async def test_an_event_that_fails_after_its_queue_was_deleted_in_an_outage_is_y
 async def test_an_event_of_a_queue_without_a_name_is_dropped_after_its_redeliveries(
     settings: PulseSettings, publisher: Publisher, pool: str
 ) -> None:
-    """The broker counts no deliveries there."""
+    """The broker counts no deliveries of such a queue: the listener counts them."""
     poison, good = task_ids(2)
     failed: list[int] = []
 
@@ -570,7 +570,7 @@ async def test_an_event_whose_handler_runs_when_the_block_is_left_returns_to_the
     "error",
     [
         OSError("the Queue is away, too"),
-        asyncio.CancelledError("a task of the hook"),  # which nobody has asked the listener to end for
+        asyncio.CancelledError("a task of the hook"),  # nobody has canceled the listener
     ],
 )
 async def test_reconcile_is_called_with_the_gap_and_retried_until_it_succeeds(

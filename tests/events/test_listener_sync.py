@@ -1,4 +1,4 @@
-"""The listener for programs without an event loop does the same, with `with` and `for`."""
+"""The synchronous listener does the same as the asynchronous one, with `with` and `for`."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _at_the_broker(url: str, act: Callable[[Publisher], Coroutine[Any, Any, None
 
 @pytest.fixture
 def publish(broker_url: str) -> Publish:
-    """Tell of completed tasks, blocking."""
+    """A synchronous function that publishes messages about completed tasks."""
 
     def publish(task_ids: list[str], pool: str) -> None:
         _at_the_broker(broker_url, lambda publisher: publisher.complete(task_ids, pool))
@@ -82,7 +82,7 @@ def publish(broker_url: str) -> Publish:
 
 @pytest.fixture
 def durable(broker_url: str, settings: PulseSettings) -> Iterator[str]:
-    """The name of a durable queue that is gone after the test."""
+    """The name of a durable queue, which is deleted after the test."""
     name = f"test-{slugid()}"
     yield name
 
@@ -191,7 +191,7 @@ def test_a_synchronous_listener_can_be_stopped_from_another_thread(
     with Listener(settings, [events.task_completed(task_queue_id=pool)]) as listener:
         threading.Thread(target=listener.stop).start()
         assert list(listener) == []
-    listener.stop()  # once more does no harm
+    listener.stop()  # a second stop has no effect
 
 
 @pytest.mark.parametrize("seconds", [None, 30])
@@ -204,7 +204,7 @@ def test_the_end_of_the_block_ends_the_iteration_of_a_thread_that_waits(
             publish(task_ids(1), pool)
             assert listener.get() is not None
             reader = threads.submit(listener.get, seconds)
-            until(lambda: listener.counts.acknowledged)  # as its first step, in which it begins to wait
+            until(lambda: listener.counts.acknowledged)  # `get` does so first, before it waits
         assert reader.result(30) is None
 
 
@@ -437,7 +437,7 @@ def test_an_asynchronous_handler_ends_a_synchronous_listener_with_an_error_and_l
     bindings = [events.task_completed(task_queue_id=pool)]
     sent = task_ids(1)
     with Listener(settings, bindings, queue=durable):
-        pass  # its queue stays
+        pass  # declares the durable queue, which stays
     publish(sent, pool)
     listener = Listener(settings, bindings, queue=durable)
     with (

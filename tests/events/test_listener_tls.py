@@ -1,4 +1,4 @@
-"""TLS to the broker, with the certificate checked; here a wire speaks it for a broker that does not."""
+"""TLS to the broker, whose certificate is checked; in these tests, a wire adds TLS to a broker without it."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def definition(**keys: Any) -> Any:
 
 
 def live_eventful_lives(queue: Queue, ids: list[str], group: str) -> None:
-    """Four tasks that see every transition between them."""
+    """Let four tasks go through every transition."""
     completed, failed, retried, canceled = ids
     for task_id in ids:
         queue.create_task(task_id, definition(taskGroupId=group, routes=["my.route"], tags={"a": "b"}))
@@ -54,7 +54,7 @@ def live_eventful_lives(queue: Queue, ids: list[str], group: str) -> None:
 
 
 async def collect(listener: AsyncListener) -> list[Event]:
-    """Everything until the group is resolved after its last task was cancelled."""
+    """Return all events until the group is resolved, after its last task was canceled."""
     seen: list[Event] = []
     async for event in listener:
         seen.append(event)

@@ -1,4 +1,4 @@
-"""A listener notices that a binding of its queue is gone, and binds again."""
+"""A listener notices that a binding of its queue was removed, and binds again."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_a_deleted_exchange_costs_only_its_own_messages_until_a_check_find
         await clock.sleeper(300)
         await publisher.channel.basic_publish(b"new", exchange=exchange)
         assert (await anext(listener)).exchange == exchange
-    assert [gap.queue_was_lost for gap in gaps] == [True]  # what came before the new binding
+    assert [gap.queue_was_lost for gap in gaps] == [True]  # messages before the new binding were lost
     assert states.names == [State.CONNECTING, State.LISTENING, State.CLOSED]
 
 

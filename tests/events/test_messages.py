@@ -58,7 +58,7 @@ def test_every_recorded_message_is_read_without_loss(contract: Path) -> None:
 
 
 def _without_absent(value: Any) -> Any:
-    """A struct made plain, without the keys that were absent."""
+    """Return a plain value without the keys that are None, which were absent from the message."""
     if isinstance(value, dict):
         return {key: _without_absent(each) for key, each in value.items() if each is not None}  # pyright: ignore[reportUnknownVariableType] # JSON
     return [_without_absent(each) for each in value] if isinstance(value, list) else value  # pyright: ignore[reportUnknownVariableType] # JSON

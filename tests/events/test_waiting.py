@@ -1,4 +1,4 @@
-"""Waiting for tasks and groups: the Queue decides, messages make it quick."""
+"""Waiting for tasks and groups: polls find the end of the wait, and messages find it earlier."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def task_status(state: str, *, task_id: str = TASK, runs: int = 1) -> TaskStatus
 
 
 class Scripted:
-    """A Queue that gives one response after the other, and the last one for ever."""
+    """A Queue that sends the given responses in turn, and then the last one again and again."""
 
     def __init__(self, *responses: Any) -> None:
         self._responses = list(responses)
@@ -74,9 +74,9 @@ class Scripted:
 
 
 class AsyncScripted(Scripted):
-    """The same, awaited."""
+    """An asynchronous `Scripted`."""
 
-    async def send(self, call: Call[R], /) -> R:  # type: ignore[override] # as the clients are
+    async def send(self, call: Call[R], /) -> R:  # type: ignore[override] # as in the asynchronous client
         return super().send(call)
 
 
@@ -264,7 +264,7 @@ def group(*states: str) -> list[TaskStatus]:
 GROUP_LIFE: Sequence[list[TaskStatus]] = [
     group("running", "pending"),
     group("completed", "running"),
-    group("completed", "failed", "pending"),  # one joined
+    group("completed", "failed", "pending"),  # a task has joined the group
     group("completed", "failed", "exception"),
 ]
 
@@ -342,7 +342,7 @@ class ScriptedListener(Listener):
 
 
 def test_a_message_of_a_group_leads_to_no_look_at_all_of_its_tasks() -> None:
-    """A group of a hundred thousand has several messages for each: looking at all would take hours."""
+    """A group of 100,000 tasks has several messages for each: reading all states for each takes hours."""
     members = [status(task_id, "running") for task_id in task_ids(200)]
     known = [msgspec.convert({**each, "taskGroupId": TASK}, CountedStatus) for each in members]
     messages = [body("task-completed", each["taskId"]) for each in members]

@@ -20,7 +20,7 @@ from taskqueue_client.worker.claims.keeper import Keeper
 from .messages_published import Publisher, body, task_ids
 from .proxy import Proxy
 
-FUSE = 60  # seconds after which something hangs
+FUSE = 60  # seconds after which a wait has failed
 
 
 class Waiting(WorkerLoop):
@@ -56,7 +56,7 @@ def test_a_message_about_cancellation_stops_the_run(
         root_url=local.root_url,
         credentials=local.credentials,
         pulse=settings,
-        cancellation_poll_interval=10 * FUSE,  # it would not be noticed by asking
+        cancellation_poll_interval=10 * FUSE,  # polls would be too late
     )
     thread = threading.Thread(target=worker.serve)
     thread.start()
@@ -77,7 +77,7 @@ def test_a_message_about_cancellation_stops_the_run(
             assert client.status(task_id).status.runs[0].reason_resolved is ReasonResolved.CANCELED
     finally:
         worker.shutdown()
-        worker.shutdown()  # hurry: the claim call under way is not waited for
+        worker.shutdown()  # the second call: don't wait for the end of a claim call
         thread.join()
 
 

@@ -86,7 +86,7 @@ ENTRIES = QUEUE_ENTRIES + OBJECT_ENTRIES
 
 
 def label(entry: Mapping[str, Any]) -> str:
-    """The endpoint's name, as a `Call` has it."""
+    """The endpoint's name, as in `Call.endpoint`."""
     return str(entry["name"]) if entry["service"] == "queue" else f"{entry['service']}.{entry['name']}"
 
 
@@ -104,9 +104,9 @@ def function_of(entry: Mapping[str, Any]) -> Callable[..., Any]:
 
 
 def call_with(function: Callable[..., Any], values: Mapping[str, Any]) -> Call[Any]:
-    """The (first) call that a function describes, given those of the values that it has a name for.
+    """Return the (first) call of a function, given the values of its parameters by name.
 
-    A task queue is given by its id if there is one, else by the pair.
+    A task queue is given by its id if the function has a parameter for it, else by the pair.
     """
     names = set(inspect.signature(function).parameters) & values.keys()
     if "task_queue_id" in names:
@@ -145,7 +145,7 @@ def validator(file: str, **options: Any) -> Any:
 
 
 def recorded(pattern: str = "*") -> list[tuple[str, dict[str, Any]]]:
-    """Recorded exchanges, with the names of their files: those of calls with a response."""
+    """The recordings of calls and their responses, with the names of their files."""
     files = sorted((CONTRACT / "recorded").glob(f"{pattern}.json"))
     calls_only = [path for path in files if not path.name.startswith(("error.", "exchange."))]
     return [(path.stem, json.loads(path.read_text())) for path in calls_only]

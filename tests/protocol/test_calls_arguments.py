@@ -1,4 +1,4 @@
-"""Arguments are refused before there is a call, if the Queue would refuse them, and only then."""
+"""Arguments are refused before the call if, and only if, the Queue would refuse them."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_where_the_url_holds_the_pair_the_worker_type_may_be_any_identifier(work
     assert calls.get_worker_type(f"p/{worker_type}").path == path
 
 
-def test_the_queue_may_refuse_a_limit_but_is_asked() -> None:
+def test_a_limit_is_sent_although_the_queue_may_refuse_it() -> None:
     assert calls.list_artifacts(SLUGID, 0, limit=0).query == {"limit": "0"}
     assert calls.list_artifacts(SLUGID, 0, limit=5000).query == {"limit": "5000"}
 

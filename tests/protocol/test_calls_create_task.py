@@ -45,7 +45,7 @@ def conflict(*, outcome_unknown: bool) -> RequestConflict:
 
 
 def after_conflict(*, outcome_unknown: bool) -> tuple[Generator[Call[Any], Any, object], Call[Any]]:
-    """The conversation, and what it asks for after a conflict."""
+    """Return the conversation, and its next step after a conflict."""
     steps = calls.create_task(SLUGID, DEFINITION)
     assert next(steps).endpoint == "createTask"
     return steps, steps.throw(conflict(outcome_unknown=outcome_unknown))

@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 
 class Shelf:
-    """Responds to calls from a list of pages, and remembers what it was asked for."""
+    """Responds to calls with a list of pages in turn, and records the calls."""
 
     iter_tasks = iterated(calls.iter_tasks)
     iter_workers = iterated(calls.iter_workers)
@@ -95,7 +95,7 @@ def test_every_page_is_asked_for_with_the_same_query_and_body() -> None:
 
 
 class PendingRuns:
-    """Pending runs of a few milliseconds. As in the service, a token has no more than a millisecond.
+    """Pending runs of a few milliseconds. As in the service, a token is only a time in milliseconds.
 
     Args:
         moments: When each run became pending, in milliseconds.
@@ -182,7 +182,7 @@ def test_a_bad_argument_is_refused_before_the_first_step(shelf: Shelf | AsyncShe
 
 
 @pytest.mark.parametrize("shelf", [Shelf([]), AsyncShelf([])], ids=["synchronous", "asynchronous"])
-def test_pages_of_nothing_which_would_make_a_list_look_empty_are_refused(shelf: Shelf | AsyncShelf) -> None:
+def test_a_page_size_of_0_is_refused_as_the_list_would_look_empty(shelf: Shelf | AsyncShelf) -> None:
     with pytest.raises(
         InvalidArgument, match="page_size: 0 is not valid; expected a whole number, 1 or more"
     ):
@@ -195,7 +195,7 @@ def test_each_list_has_its_iterator_of_the_same_arguments() -> None:
         listed = getattr(calls, name, None) or getattr(calls, name.removeprefix("list_"))
         iterator = getattr(calls, name.replace("list_", "iter_"))
         given = set(inspect.signature(listed).parameters) - {"continuation_token", "limit"}
-        # of provisioners the Queue has no second page: with a page size, the others would be left out
+        # the Queue has no second page of provisioners: with a page size, some would be missing
         paged = set[str]() if name == "list_provisioners" else {"page_size"}
         assert given | paged == set(inspect.signature(iterator).parameters)
     assert len(lists) == 12

@@ -30,7 +30,7 @@ each_exchange = pytest.mark.parametrize(
 
 
 def _call_of(exchange: dict[str, Any]) -> Call[Any]:
-    """The call that the request was made by."""
+    """Return the call that makes the request."""
     entry = _entry_of(exchange)
     assert entry is not None
     path, _, query = exchange["request"]["path"].partition("?")

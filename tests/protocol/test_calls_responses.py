@@ -1,4 +1,4 @@
-"""The models have each field and value that responses may contain by the contract's schemas."""
+"""The models have each field and value that the contract's schemas allow in responses."""
 
 from __future__ import annotations
 

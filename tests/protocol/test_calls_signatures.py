@@ -59,7 +59,7 @@ def test_help_describes_no_argument_that_a_method_does_not_have(
 
 @pytest.mark.parametrize("kind", [Queue, AsyncQueue])
 def test_the_type_hint_of_a_response_is_the_type_that_a_caller_gets(kind: type[Queue | AsyncQueue]) -> None:
-    """Of a single call, of a conversation, of one that is imported late, and of an empty response."""
+    """Checks a call, a conversation, a conversation that is imported late, and an empty response."""
     returned = {name: get_type_hints(getattr(kind, name))["return"] for name in DESCRIBED}
     assert returned["status"] is TaskStatusResponse
     assert returned["create_task"] is TaskStatusResponse

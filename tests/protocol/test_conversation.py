@@ -38,7 +38,7 @@ OTHERS = Credentials("somebody-else", "secret")
 
 
 class Client:
-    """Responds to a call with its endpoint and the client id that signs it."""
+    """Responds to each call with its endpoint and with the client id that would sign it."""
 
     def __init__(self, client_id: str = "me") -> None:
         self.client_id = client_id
@@ -62,7 +62,7 @@ class AsyncClient:
 
 
 class NotingClock(MovableClock):
-    """Notes how long it is slept on, and does not wait."""
+    """Records the length of each sleep, and does not wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def perform(request: pytest.FixtureRequest) -> Perform:
 
 @pytest.fixture(params=["synchronous", "asynchronous"])
 def items(request: pytest.FixtureRequest) -> Items:
-    """The items of a stream."""
+    """A function that returns the items of a stream."""
 
     async def of_both(stream: Conversation[None]) -> list[Any]:
         return [each async for each in iterate_async(AsyncClient(), stream)]
@@ -229,7 +229,7 @@ def test_a_ctrl_c_waits_for_the_conversations_that_have_begun() -> None:
 def test_where_no_thread_can_be_started_conversations_run_on_those_that_there_are(
     started: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of a program that has too many, or that is about to end."""
+    """As in a program that has too many threads, or that is about to end."""
     start, left = threading.Thread.start, [None] * started
 
     def limited(self: threading.Thread) -> None:

@@ -1,4 +1,4 @@
-"""A definition is checked against the Queue's schema: no more and no less is taken."""
+"""A definition is accepted if, and only if, the Queue's schema accepts it."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ ACCEPTED_DATES = [
     "2026-11-21T10:00:00",
     "2028-02-29T10:00:00",
 ]
-"""Forms that the real Queue takes for a date-time, or whose like it does."""
+"""Forms of a date-time that the real Queue accepts, or that are like accepted ones."""
 
 RARE_DATES = ["2026-11-21T10:00:00+00", "0000-02-29T10:00:00", "2026-11-21T23:59:60"]
-"""More of them, which only jsonschema accepts."""
+"""More such forms, which only the check with jsonschema accepts, not the quick one."""
 
 REFUSED_DATES = [
     "2026-02-29T10:00:00Z",
@@ -69,12 +69,12 @@ def is_accepted(definition: object) -> bool:
 
 
 def _text(max_size: int | None = None) -> st.SearchStrategy[str]:
-    """Any text but one with a NUL, which is refused by another rule than the schema."""
+    """Any text without NUL, which another rule than the schema refuses."""
     return st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=max_size)
 
 
 def _texts(pattern: str) -> st.SearchStrategy[object]:
-    """Texts that are on a pattern, nearly so, or not at all."""
+    """Texts that match a pattern, nearly match it, or do not match it at all, and other values."""
     on = st.from_regex(pattern, fullmatch=True)
     nearly = st.builds(str.__add__, on, st.sampled_from(["\n", " ", "-", "/", "é", "*"]))
     return on | nearly | _text(5) | st.integers() | st.none()
@@ -129,7 +129,7 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
 
 @st.composite
 def changed_definitions(draw: st.DrawFn, base: Mapping[str, Any] = GOOD) -> dict[str, Any]:
-    """A good definition of which one key is another, or missing, or there for the first time."""
+    """A valid definition of which one key has another value, is missing, or was added."""
     key = draw(st.sampled_from([*FIELDS]))
     definition = dict(base)
     if key in {"provisionerId", "workerType"}:
@@ -184,7 +184,7 @@ def definitions_with_other_items(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def _judges_alike(definition: dict[str, Any]) -> bool:
-    """Whether the contract's schema, `check_definition` and its quick part have one opinion."""
+    """Whether the contract's schema, `check_definition` and its quick check agree about a definition."""
     formats = jsonschema.FormatChecker(formats=())
     formats.checks("date-time")(_is_accepted_date)
     schema = validator("create-task-request.json", format_checker=formats)

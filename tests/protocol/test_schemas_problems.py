@@ -125,7 +125,7 @@ def test_a_value_that_json_does_not_have_is_reported_at_its_path() -> None:
 
 
 class Scalar(str):
-    """As libraries for YAML, TOML and templates make them."""
+    """A subclass of str, as libraries for YAML, TOML and templates have."""
 
     __slots__ = ()
 
@@ -138,7 +138,7 @@ class Whole(int):
 
 
 class Double(float):
-    """As numpy makes them."""
+    """A subclass of float, as numpy has."""
 
 
 def test_texts_and_numbers_of_subclasses_are_sent_as_what_they_are() -> None:

@@ -1,4 +1,4 @@
-"""What a request has, and what is read from a response, without a server."""
+"""The encoding of requests and the decoding of responses, without a server."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_response_without_length_that_ends_too_early_is_incomplete(wire: Wire)
 
 @pytest.mark.parametrize("header", [("content-length", "7"), ("transfer-encoding", "chunked")])
 def test_a_response_with_a_known_end_is_complete_and_unreadable(wire: Wire, header: tuple[str, str]) -> None:
-    """The server has sent it so, and would send it so again."""
+    """The server has sent the whole body, and would send the same one again."""
     with pytest.raises(errors.UnreadableResponse):
         wire.decode(CALL, Response(200, dict([header]), b'{"a": 1'))
 

@@ -18,7 +18,7 @@ from .every_transport import CALL, put_to_storage, put_to_storage_async, respond
 
 @pytest.fixture(scope="module")
 def api(authority: Authority) -> Iterator[str]:
-    """The root URL of an API over TLS, which only the private authority vouches for."""
+    """The root URL of an API over TLS, whose certificate is signed by the private authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority.server)
     with listening(respond, context) as port:
@@ -27,7 +27,7 @@ def api(authority: Authority) -> Iterator[str]:
 
 @pytest.fixture(params=["sync", "async", "async over ClientSession", "storage", "async storage"])
 def put(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """A function that makes a client of a root URL, and one call or one upload to storage."""
+    """A function that makes one call, or one upload to storage, with a new client of a root URL."""
     if request.param == "async over ClientSession":
         monkeypatch.setattr("taskqueue_client._transport.asynchronous.is_supported", lambda: False)
 

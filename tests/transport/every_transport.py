@@ -23,7 +23,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
 async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """The API: an empty object for every call with its body."""
+    """Be the API: respond with an empty object to every call that has `BODY`."""
     with contextlib.suppress(OSError, EOFError):
         while await reader.readuntil(b"\r\n\r\n"):
             assert await reader.readexactly(len(BODY)) == BODY
@@ -51,7 +51,7 @@ def _upload(root_url: str, policy: RetryPolicy) -> Put:
 
 
 def only_variables(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
-    """The environment has no network settings but these."""
+    """Remove all network settings from the environment, and set these."""
     settings = {"REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR"}
     for name in list(os.environ):
         if name in settings or name.lower().endswith("_proxy"):

@@ -29,7 +29,7 @@ async def saying(*responses: bytes, first: bytes = b"") -> AsyncGenerator[str]:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(first)
-        with suppress(asyncio.IncompleteReadError, OSError):  # the client may close it before
+        with suppress(asyncio.IncompleteReadError, OSError):  # the client may close the connection before
             for response in responses:
                 await reader.readuntil(b"\r\n\r\n")
                 writer.write(response)
@@ -61,7 +61,7 @@ def test_an_aiohttp_without_them_is_recognized(monkeypatch: pytest.MonkeyPatch, 
 
 
 async def exchange(connector: aiohttp.BaseConnector, origin: str) -> tuple[int, bytes]:
-    """Over a new connection, which stays open if it can."""
+    """Send one request over a new connection; return status and body."""
     deadlines, forever = ConnectionDeadlines({}), Timeouts(60, 60, 60)
     to = connections.destination(origin, None, None)
     connection = await connections.connect(connector, to, forever, deadlines, {})
@@ -93,7 +93,7 @@ async def test_a_response_that_is_cut_is_an_error(cut: bytes) -> None:
 
 
 async def test_a_server_that_speaks_first_is_an_error() -> None:
-    """aiohttp has received what nobody has asked for: a later response would be taken for an earlier one."""
+    """Else these bytes would be taken for the response to the first request, and so on."""
     early = b"HTTP/1.1 408 Request Timeout\r\n"
     async with saying(b"", first=early) as origin, aiohttp.TCPConnector() as connector:
         to = connections.destination(origin, None, None)

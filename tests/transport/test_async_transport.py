@@ -1,4 +1,4 @@
-"""Requests over aiohttp's connector and httptools' parser: real sockets, and servers that do as they like."""
+"""Requests over aiohttp's connector and httptools' parser: real sockets, and servers that break the rules."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from taskqueue_client.errors import ClientUnusable
 from tests.certificates import Authority
 
 FOREVER = 60
-"""Seconds after which a test has failed that waits for what does not come."""
+"""Seconds after which a wait in these tests has failed."""
 EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 SMALL = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nsmall"
 
 
 class Peer:
-    """A client's connection, at the server."""
+    """The server's end of a connection from the client."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
 
     async def request(self) -> tuple[bytes, bytes]:
-        """The head of the next request, and its body."""
+        """Read the next request; return its head and its body."""
         async with asyncio.timeout(FOREVER):
             head = await self.reader.readuntil(b"\r\n\r\n")
             length = re.search(rb"\r\nContent-Length: (\d+)\r\n", head)
@@ -56,11 +56,11 @@ class Peer:
             await self.writer.drain()
 
     async def ends(self) -> None:
-        """Wait until the client has closed it."""
+        """Wait until the client has closed the connection."""
         await self.rest()
 
     async def rest(self) -> int:
-        """Wait until the client has closed it. Gives the number of bytes that still came."""
+        """Wait until the client has closed the connection; return the number of bytes that still came."""
         size = 0
         async with asyncio.timeout(FOREVER):
             with suppress(ConnectionResetError):
@@ -70,7 +70,7 @@ class Peer:
 
 
 class Server:
-    """Accepts connections, and leaves what to do with them to a test."""
+    """Accepts connections; the test sends and receives over them."""
 
     def __init__(self) -> None:
         self._new: asyncio.Queue[Peer] = asyncio.Queue()
@@ -82,7 +82,7 @@ class Server:
         self._new.put_nowait(self.accepted[-1])
 
     async def peer(self) -> Peer:
-        """The next new connection."""
+        """Return the next new connection."""
         async with asyncio.timeout(FOREVER):
             return await self._new.get()
 
@@ -111,7 +111,7 @@ async def server() -> AsyncIterator[Server]:
 
 @pytest.fixture
 async def transport(server: Server) -> AsyncIterator[ConnectorTransport]:
-    """It leaves nothing open."""
+    """A transport; when it is closed, it must leave no connection open."""
     async with aclosing(ConnectorTransport(NetworkSettings())) as transport:
         yield transport
     for peer in server.accepted:
@@ -119,7 +119,7 @@ async def transport(server: Server) -> AsyncIterator[ConnectorTransport]:
 
 
 async def turns() -> None:
-    """Lets what is due on the loop be done."""
+    """Let the event loop run what is due."""
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -144,7 +144,7 @@ async def put(transport: ConnectorTransport, server: Server, body: bytes) -> Res
 async def exchanged(
     transport: ConnectorTransport, server: Server, response: bytes = EMPTY, peer: Peer | None = None
 ) -> Peer:
-    """One exchange; gives the connection it went over, which is a new one if none is given."""
+    """Make one exchange, over `peer` or a new connection; return the connection."""
     going = asyncio.create_task(get(transport, server))
     peer = peer or await server.peer()
     await peer.request()
@@ -236,12 +236,12 @@ async def test_a_connection_on_which_something_came_unasked_is_closed(
 async def test_after_a_connection_that_broke_no_idle_one_is_used(
     transport: ConnectorTransport, server: Server
 ) -> None:
-    """A load balancer that was restarted resets all of them, and each retry would break another one."""
+    """A restarted load balancer resets all idle connections: each retry would fail on another one."""
     requests = [asyncio.create_task(get(transport, server)) for _ in range(3)]
     peers = [await server.peer() for _ in requests]
     for peer in peers:
         await peer.request()
-    for peer in peers:  # the last one is used first
+    for peer in peers:  # the connection whose exchange ended last is used first
         await peer.responds(EMPTY)
         await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
         requests = [each for each in requests if not each.done()]
@@ -251,7 +251,7 @@ async def test_after_a_connection_that_broke_no_idle_one_is_used(
     with pytest.raises(TransportFailed):
         await going
     retry = asyncio.create_task(exchanged(transport, server))
-    assert [await peer.reader.read(1) for peer in reversed(peers[:-1])] == [b"", b""]  # they have ended
+    assert [await peer.reader.read(1) for peer in reversed(peers[:-1])] == [b"", b""]  # both were closed
     await retry
     assert len(server.accepted) == 4
 
@@ -260,7 +260,7 @@ async def test_after_a_connection_that_broke_no_idle_one_is_used(
 async def test_a_connection_on_which_something_came_while_the_event_loop_was_blocked_is_not_used(
     transport: ConnectorTransport, server: Server, unread: bytes
 ) -> None:
-    """The end of the connection, or a response that would be taken for that of the next request."""
+    """What came is the end of the connection, or bytes that the next request would take for its response."""
     peer = await exchanged(transport, server)
     # The event loop, which runs the server too, has no turn between this and the next request.
     peer.writer.write(unread)
@@ -279,11 +279,11 @@ async def test_a_connection_that_still_sends_when_the_response_has_come_is_close
     assert (await going).status == 200
     await exchanged(transport, server)
     assert len(server.accepted) == 2
-    assert await peer.rest() < 50_000_000  # all of it would be sent after the server reads again
+    assert await peer.rest() < 50_000_000  # else the whole body would be sent once the server reads again
 
 
 def later(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """From now on, it is later on the loop."""
+    """Set the clock of the event loop forward."""
     loop = asyncio.get_running_loop()
     time = loop.time
     monkeypatch.setattr(loop, "time", lambda: time() + seconds)
@@ -301,7 +301,7 @@ async def test_a_connection_that_was_idle_for_long_is_not_used(
 ) -> None:
     peer = await exchanged(transport, server)
     later(monkeypatch, KEEP_ALIVE * 0.9)
-    await exchanged(transport, server, peer=peer)  # from here on, it is idle anew
+    await exchanged(transport, server, peer=peer)  # its idle time starts again here
     later(monkeypatch, KEEP_ALIVE * 0.9)
     await turns()
     await exchanged(transport, server, peer=peer)
@@ -316,11 +316,11 @@ async def test_a_connection_that_was_idle_while_the_event_loop_was_blocked_is_no
 ) -> None:
     await exchanged(transport, server)
     later(monkeypatch, KEEP_ALIVE * 1.1)
-    await exchanged(transport, server)  # before the timer is due on the loop
+    await exchanged(transport, server)  # before the loop has run its timer
     assert len(server.accepted) == 2
 
 
-async def test_more_requests_than_there_may_be_wait_for_one_to_end(
+async def test_requests_beyond_the_size_of_the_pool_wait_for_others_to_end(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(async_connections, "POOL_SIZE", 2)
@@ -338,7 +338,7 @@ async def test_more_requests_than_there_may_be_wait_for_one_to_end(
         await peers[0].request()
         going[2].cancel()
         going[3].cancel()  # two are cancelled,
-        going[8].cancel()  # and one that still waits
+        going[8].cancel()  # and another one that still waits for a connection
         peers = [await server.peer() for _ in range(2)]
         for _ in range(2):  # the others go over two connections
             for peer in peers:
@@ -362,7 +362,7 @@ async def test_a_response_may_come_in_many_pieces(transport: ConnectorTransport,
         await peer.responds(response[at : at + 1])
         await turns()
     assert (await going).body == b"small"
-    going = asyncio.create_task(get(transport, server))  # of the one before, nothing is left
+    going = asyncio.create_task(get(transport, server))  # nothing is left of the response before
     await peer.request()
     await peer.responds(response.replace(b"5\r\nsmall", b"3\r\nold"))
     assert (await going).body == b"old"
@@ -395,7 +395,7 @@ async def test_a_response_may_be_large(
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffff\r\n",
     ],
 )
-async def test_no_more_than_is_wanted_is_received(
+async def test_a_response_larger_than_the_limit_is_refused_and_not_received(
     transport: ConnectorTransport, server: Server, head: bytes
 ) -> None:
     going = asyncio.create_task(get(transport, server, max_body=5))
@@ -513,7 +513,7 @@ async def test_a_server_that_ends_before_the_response_does_is_an_error(
     peer.writer.close()
     with pytest.raises(TransportFailed) as failed:
         await going
-    assert isinstance(failed.value.__cause__, aiohttp.ServerDisconnectedError)  # which spans name
+    assert isinstance(failed.value.__cause__, aiohttp.ServerDisconnectedError)  # whose name is in the span
     await exchanged(transport, server)
 
 
@@ -522,7 +522,7 @@ async def test_a_failed_exchange_leaves_nothing_in_memory(
 ) -> None:
     size = 20_000_000
     gc.collect()
-    gc.disable()  # which would find cycles after a while
+    gc.disable()  # the collector would free cycles after a while
     tracemalloc.start()
     try:
         going = asyncio.create_task(put(transport, server, bytes(size)))
@@ -618,7 +618,7 @@ async def test_a_response_is_never_taken_for_the_next_one(
     going = asyncio.create_task(get(transport, server))
     peer = await server.peer()
     await peer.request()
-    await peer.responds(b"HTTP/1.1 204 No Content\r\n\r\n")  # without a length, and yet complete
+    await peer.responds(b"HTTP/1.1 204 No Content\r\n\r\n")  # complete, although it has no length
     assert (await going).status == 204
     going = asyncio.create_task(get(transport, server))
     await peer.request()
@@ -692,14 +692,14 @@ async def tls_server(authority: Authority) -> AsyncIterator[Server]:
 
 
 @pytest.mark.filterwarnings("error")
-async def test_requests_go_over_tls_to_whom_is_trusted(
+async def test_requests_go_over_tls_to_a_trusted_server(
     tls_server: Server, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(authority.certificate))
     async with aclosing(ConnectorTransport(NetworkSettings())) as transport:
         peer = await exchanged(transport, tls_server, SMALL)
         await exchanged(transport, tls_server, SMALL, peer)
-        peer.writer.close()  # with goodbyes
+        peer.writer.close()  # TLS sends close_notify
         await peer.ends()
         peer = await exchanged(transport, tls_server, SMALL)
     await peer.ends()
@@ -709,7 +709,7 @@ async def test_requests_go_over_tls_to_whom_is_trusted(
 async def test_a_connection_that_ended_with_the_response_is_not_kept(
     tls_server: Server, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By TLS, the response and the goodbye may arrive at once."""
+    """Over TLS, the response and close_notify may arrive together."""
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(authority.certificate))
     async with aclosing(ConnectorTransport(NetworkSettings())) as transport:
         for _ in range(2):
@@ -731,9 +731,9 @@ async def test_nothing_is_sent_to_a_server_that_tls_does_not_trust(tls_server: S
 
 
 async def test_the_error_of_a_connection_that_fails_says_where_to_and_why() -> None:
-    """And it is the same each time: aiohttp's own text has the place of the TLS settings in memory."""
+    """The text is the same each time: aiohttp's own text has the memory address of the TLS settings."""
     with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))  # and does not listen
+        silent.bind(("127.0.0.1", 0))  # bound, but not listening
         port = silent.getsockname()[1]
         request = Request("GET", f"https://127.0.0.1:{port}/", {}, None)
         async with aclosing(ConnectorTransport(NetworkSettings())) as transport:
@@ -743,7 +743,7 @@ async def test_the_error_of_a_connection_that_fails_says_where_to_and_why() -> N
 
 
 async def test_a_closed_transport_leaves_nothing_in_memory(server: Server) -> None:
-    before = _deadlines()  # of clients of earlier tests, if any
+    before = _deadlines()  # those of clients of earlier tests, if any
     async with aclosing(ConnectorTransport(NetworkSettings())) as transport:
         await exchanged(transport, server)
     del transport
@@ -804,7 +804,7 @@ async def test_closing_closes_idle_connections_and_those_in_use(
 
 
 def test_a_transport_may_be_abandoned_while_its_loop_closes_it() -> None:
-    """As by the garbage collector, or by what the last connection held."""
+    """As happens when the garbage collector, or the last connection, frees the transport."""
     happened: list[str] = []
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""What is said about connections that fail: the same, in plain words, over each of the transports."""
+"""The errors of connections that fail: in plain words, and the same over each of the transports."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_proxy_that_is_down_is_named(
 def test_a_proxy_that_is_not_trusted_is_named(
     put: Callable[..., Any], api: str, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
-    """TLS through a proxy says only that a certificate is not trusted: of the proxy or of the server."""
+    """Through a proxy, the error of TLS does not say whose certificate is not trusted: proxy or server."""
     only_variables(monkeypatch, **{f"{scheme}_proxy": api.replace("://", "://me:hidden@")})
     place = f"the proxy {api}" if scheme == "http" else f"tc.example.com:443 through the proxy {api}"
     with pytest.raises(FAILED, match=rf": the connection to {place} failed: certificate verify failed"):
@@ -119,7 +119,7 @@ def test_a_certificate_that_is_not_valid_is_explained(
 
 @pytest.fixture(params=["refused tunnel", "refused connection", "unknown name"])
 def not_connected(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The root URL of a deployment to which there is no connection."""
+    """The root URL of a deployment to which no connection can be made."""
 
     async def forbid(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -231,7 +231,7 @@ def test_a_success_that_is_not_the_services_names_the_proxy_that_may_have_respon
 
 
 def test_the_error_of_a_connection_that_takes_too_long_says_where_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For `AsyncQueue`, the tests of its transport have the same."""
+    """The tests of its transport check the same of `AsyncQueue`."""
 
     def time_out(*_: object, **__: object) -> None:
         raise TimeoutError
@@ -265,7 +265,7 @@ def _unused_port() -> int:
 def test_errors_that_an_adapter_of_an_injected_session_has_made_are_explained(
     error: OSError, why: str
 ) -> None:
-    """Those of Python's own have further attributes."""
+    """Such errors lack attributes that those of Python have."""
     failure = failure_of_urllib3(error, "https://tc.example.com/x", None)
     assert isinstance(failure, TransportFailed)
     assert failure.reason == f"the connection to tc.example.com:443 failed: {why}"
@@ -279,7 +279,7 @@ def test_what_a_server_sends_in_place_of_http_is_cut_off() -> None:
 
 
 class TestBroker:
-    """Listeners use the same words after the URL of the broker."""
+    """Errors of listeners have the same texts after the URL of the broker."""
 
     async def test_a_broker_that_is_down_is_an_error_without_names_of_classes(self) -> None:
         port = _unused_port()
@@ -295,7 +295,7 @@ class TestBroker:
 
 
 async def _reason(port: int) -> str:
-    """Why a listener is not connected."""
+    """Return the reason why a listener is not connected."""
     settings = PulseSettings(host="127.0.0.1", port=port, tls=False, user="me", password="hidden")
     lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 

@@ -1,4 +1,4 @@
-"""A child of a program whose event loop, on another thread, has connections."""
+"""A child is forked while an event loop on another thread has connections."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ FAILED = (ConnectionFailed, StorageFailed)
 
 
 class ConnectProxy:
-    """Tunnels, and remembers the heads of the requests for it."""
+    """A proxy that opens tunnels, and records the heads of the CONNECT requests."""
 
     def __init__(self) -> None:
         self.heads: list[str] = []
@@ -63,7 +63,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @pytest.fixture
 def hashed(authority: Authority, tmp_path: Path) -> Path:
-    """A folder of certificates as OpenSSL reads them."""
+    """A folder with the authority's certificate, under the name that OpenSSL looks for."""
     (tmp_path / "ca.pem").write_bytes(authority.certificate.read_bytes())
     subprocess.run(["openssl", "rehash", str(tmp_path)], check=True)
     return tmp_path
@@ -219,7 +219,7 @@ def test_the_proxy_of_an_injected_session_that_wants_a_password_is_not_asked_aga
 def test_a_proxy_that_does_not_respond_is_waited_for_as_long_as_a_connection(
     api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For `AsyncQueue`, the tests of its transport have the same."""
+    """The tests of its transport check the same of `AsyncQueue`."""
 
     async def wait(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -234,7 +234,7 @@ def test_a_proxy_that_does_not_respond_is_waited_for_as_long_as_a_connection(
 def test_a_proxy_that_trickles_its_response_is_not_waited_for(
     api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For `AsyncQueue`, the tests of its transport have the same."""
+    """The tests of its transport check the same of `AsyncQueue`."""
 
     async def trickle(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.CancelledError):

@@ -40,7 +40,7 @@ def test_a_local_queue_serves_artifacts_where_uvloop_is_installed() -> None:
 
 
 def test_several_calls_that_are_out_of_time_at_once_fail() -> None:
-    """On uvloop, a timer that is due at once does not say when it is due."""
+    """On uvloop, a timer that is due at once does not know when it is due."""
 
     async def calls(root_url: str) -> list[Response | BaseException]:
         transport = ConnectorTransport(NetworkSettings())

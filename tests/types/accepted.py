@@ -88,7 +88,7 @@ async def awaited() -> None:
 
 
 class Payload(TypedDict):
-    """What the worker takes."""
+    """The payload of the worker's tasks."""
 
     command: list[str]
 
@@ -103,13 +103,13 @@ def typed_payloads(run_worker: TaskRunner, payload: Payload, options: TaskOption
 
 
 class CreatesTasks(Protocol):
-    """The interface of a client that a program which submits tasks uses."""
+    """The part of a client that a program uses to submit tasks."""
 
     def create_task(self, task_id: str, definition: TaskDefinition) -> TaskStatusResponse: ...
 
 
 class AsyncCreatesTasks(Protocol):
-    """The same, awaited."""
+    """The same interface of an asynchronous client."""
 
     async def create_task(self, task_id: str, definition: TaskDefinition) -> TaskStatusResponse: ...
 
@@ -121,7 +121,7 @@ submit(Queue.from_env(), AsyncQueue.from_env())
 
 
 class RunsCommands(Protocol):
-    """The interface of a task's run that an asynchronous handler uses."""
+    """The part of a `TaskRun` that an asynchronous handler uses."""
 
     async def run_command_async(self, command: Command, *, proxy: bool = False) -> CommandResult: ...
 
@@ -141,7 +141,7 @@ Queue("https://tc.example.com", Credentials("id", "token"), session=requests.Ses
 
 
 class Regional(WorkerLoop):
-    """A worker with an argument of its own."""
+    """A worker with an additional argument."""
 
     def __init__(self, region: str, **arguments: Unpack[WorkerArguments]) -> None:
         super().__init__(**arguments)
@@ -160,7 +160,7 @@ def logged(handler: Callable[[W, TaskRun], None]) -> Callable[[W, TaskRun], None
 
 
 class Decorated(WorkerLoop):
-    """A worker whose methods are decorated, or name their arguments in another way."""
+    """A worker whose methods are decorated, or have other argument names than those of the base class."""
 
     @logged
     def run_task(self, task: TaskRun) -> None:
@@ -182,7 +182,7 @@ class Recording(Queue):
 
 
 class AsyncRecording(AsyncQueue):
-    """The same, awaited."""
+    """Endpoints of the asynchronous client can be overridden, too."""
 
     async def create_task(self, task_id: str, definition: TaskDefinition) -> TaskStatusResponse:
         assert task_id

@@ -11,30 +11,30 @@ from taskqueue_client.models import ReasonResolved
 def blocking(queue: Queue) -> None:
     queue.create_task("abc")  # no: the definition is missing
     queue.create_task("abc", {"taskQueueId": 1})  # no: a number, and most keys are missing
-    queue.claim_work("p/w", "g", "w")  # no: keywords
-    queue.claim_work("p/w", worker_group="g", worker_id="w", task=4)  # no: tasks
+    queue.claim_work("p/w", "g", "w")  # no: these are keyword arguments
+    queue.claim_work("p/w", worker_group="g", worker_id="w", task=4)  # no: it is called tasks
     queue.create_taks("abc", {})  # no: a typing error
     queue.reclaim_task("abc", "0")  # no: a run id is a number
     _ = queue.status("abc").status.taskId  # no: snake_case
     queue.report_exception("abc", 0, "because")  # no: one of the Queue's reasons
     queue.report_exception("abc", 0, ReasonResolved.COMPLETED)  # no: not a reason of an exception
     queue.report_exception("abc", 0, ReasonResolved.CLAIM_EXPIRED)  # no: one that only the Queue gives
-    queue.with_options(attempt=1)  # no: attempts
-    queue.credentials = {"clientId": "a", "accessToken": "b"}  # no: Credentials
+    queue.with_options(attempt=1)  # no: it is called attempts
+    queue.credentials = {"clientId": "a", "accessToken": "b"}  # no: it takes Credentials
     for claim in queue.claim_work("p/w", worker_group="g", worker_id="w").tasks:
         claim.run_id = 3  # no: frozen
     Credentials("a", "b").access_token = "c"  # no: frozen
     RetryPolicy(attempts="3")  # no: a number
-    taskqueue_client.Qeue("https://tc.example.com")  # no: Queue
+    taskqueue_client.Qeue("https://tc.example.com")  # no: it is called Queue
 
 
 def in_a_handler(task: TaskRun) -> None:
-    task.describe_environment({"imageHash": 1})  # no: a text
-    task.proxy(host=5)  # no: a text
+    task.describe_environment({"imageHash": 1})  # no: a str
+    task.proxy(host=5)  # no: a str
 
 
 def waiting(queue: Queue, listener: AsyncListener) -> None:
-    wait_for_task(queue, "abc", listener=listener)  # no: a Listener
+    wait_for_task(queue, "abc", listener=listener)  # no: it takes a Listener
 
 
 async def awaited(queue: AsyncQueue) -> None:

@@ -13,7 +13,7 @@ from taskqueue_client.worker import WorkerArguments, WorkerLoop, WorkerSettings
 from tests.words.test_public_names import documented
 
 FIXTURES = "taskqueue_client.testing"
-"""Left out: pytest loads this module in each run of tests, so it imports the worker when a test asks for it.
+"""Not checked: pytest loads this module in each run of tests, so it imports the worker only on demand.
 pytest injects its fixtures by name."""
 
 _PRIVATE = re.compile(r"_(?!_)")

@@ -34,7 +34,7 @@ Complaints = dict[str, set[int]]
     ],
 )
 def complaints(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Complaints:
-    """The lines of each file that a checker has an error for; copied, as the project leaves one out."""
+    """The lines with errors of a checker, by file; of copies, as the project excludes one of the files."""
     folder = tmp_path_factory.mktemp("types")
     copied = [shutil.copy(HERE / name, folder / name) for name in FILES]
     ran = subprocess.run(
