@@ -1,4 +1,4 @@
-"""How the tests run the command, and a worker that does nothing but report."""
+"""Functions that run the command, and a worker that only reports."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ STREAMS: dict[str, Any] = {"mix_stderr": False} if "mix_stderr" in signature(Cli
 
 
 def run(*arguments: str, stdin: str | None = None) -> Result:
-    """The command, in this process."""
+    """Run the command in this process."""
     runner = CliRunner(**STREAMS)
     return runner.invoke(taskqueue, arguments, input=stdin, catch_exceptions=False)
 
 
 def run_json(*arguments: str) -> list[Any]:
-    """The values that a command prints with `--json`, one in each line."""
+    """Run a command with `--json`; return the values that it prints, one in each line."""
     result = run(*arguments, "--json")
     assert result.stderr == ""
     return [json.loads(line) for line in result.stdout.splitlines()]
@@ -43,7 +43,7 @@ def run_json(*arguments: str) -> list[Any]:
 
 @contextmanager
 def running(*arguments: str) -> Generator[subprocess.Popen[str]]:
-    """The command, in a separate process."""
+    """Start the command in a separate process; kill it at the end of the block."""
     with subprocess.Popen(
         [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -54,11 +54,11 @@ def running(*arguments: str) -> Generator[subprocess.Popen[str]]:
 
 
 class Worker:
-    """Claims as many tasks as it has reports for, and reports them by their names.
+    """Claims as many tasks as there are reports, and reports each task by its name.
 
     Args:
         queue: The client.
-        reports: How each task ends.
+        reports: How each task ends, by its name.
     """
 
     def __init__(self, queue: Queue, reports: Mapping[str, Report]) -> None:
@@ -66,7 +66,7 @@ class Worker:
         self._reports = reports
 
     def work(self) -> None:
-        """Until each report is made."""
+        """Claim and report tasks until each report is made."""
         left = len(self._reports)
         while left:
             response = self._queue.claim_work("proj/linux", worker_group="g", worker_id="w", tasks=1)

@@ -1,4 +1,4 @@
-"""The command, in this process or in a separate one, with a local queue in the environment."""
+"""Fixtures of the tests of the command line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attempts of the command in this process follow each other at once."""
+    """Commands in this process retry calls without a pause."""
 
     def sleep(*_: object) -> None: ...
 
@@ -45,7 +45,7 @@ def definition() -> dict[str, Any]:
 
 @pytest.fixture
 def worker(queue: Queue) -> Any:
-    """Reports tasks of proj/linux by name, in a thread, while its block is entered."""
+    """Reports tasks of proj/linux by their names on a thread; the end of the block waits for all reports."""
 
     @contextmanager
     def working(**reports: Report) -> Generator[None]:
@@ -59,7 +59,7 @@ def worker(queue: Queue) -> Any:
 
 @pytest.fixture
 def running(queue: Queue, task_factory: Any) -> tuple[str, Queue]:
-    """A task that runs, and a client with the credentials of its run."""
+    """The id of a running task, and a client with the credentials of its run."""
     task_id = slugid()
     queue.create_task(task_id, task_factory(taskQueueId="proj/linux"))
     (claim,) = queue.claim_work("proj/linux", worker_group="g", worker_id="w").tasks

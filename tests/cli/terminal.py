@@ -1,4 +1,4 @@
-"""A terminal, as far as a program can tell."""
+"""A pseudoterminal, which programs take for a terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Terminal:
     """The text that a terminal has shown so far.
 
     Args:
-        reader: The end of it that nobody writes to.
+        reader: The file descriptor of the controlling end.
     """
 
     def __init__(self, reader: int) -> None:
@@ -23,17 +23,17 @@ class Terminal:
         self.shown = ""
 
     def read_until(self, met: Callable[[str], bool]) -> str:
-        """Read until what was shown is as `met` wants it, or nothing more can come."""
+        """Read until `met` returns True for the text shown so far, or the program has closed the terminal."""
         while not met(self.shown):
             try:
                 block = os.read(self._reader, 4096)
-            except OSError:  # how Linux says that the other end is closed
+            except OSError:  # Linux reports the closed other end so
                 break
             self.shown += block.decode(errors="replace")
         return self.shown
 
     def read_all(self) -> str:
-        """Read until nothing more can come."""
+        """Read until the program has closed the terminal."""
         return self.read_until(lambda _: False)
 
 
@@ -41,7 +41,7 @@ class Terminal:
 def on_a_terminal(
     *arguments: str, columns: int = 100, terminal_type: str = "xterm"
 ) -> Generator[tuple[subprocess.Popen[bytes], Terminal]]:
-    """The command, in a separate process, with a terminal."""
+    """Start the command in a separate process, with a terminal; kill it at the end of the block."""
     reader, terminal = pty.openpty()
     environment = {**os.environ, "TERM": terminal_type, "COLUMNS": str(columns), "LINES": "30"}
     with subprocess.Popen(

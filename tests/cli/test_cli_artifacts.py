@@ -25,7 +25,7 @@ Running = tuple[str, Queue]
 
 
 def upload(running: Running, **contents: bytes) -> str:
-    """Upload public artifacts by their names; gives the task's id."""
+    """Upload public artifacts by their names; return the task's id."""
     task_id, run_client = running
     for name, content in contents.items():
         run_client.upload_artifact(
@@ -155,7 +155,7 @@ def test_a_signal_leaves_no_incomplete_file(
 ) -> None:
     task_id = upload(running, big=bytes(3_000_000))
     deployment.faults.add(SlowDownload("storage.get", bytes_per_second=1_000_000))
-    deployment.clock.hold()  # the first second's bytes come, and no more
+    deployment.clock.hold()  # only the bytes of the first second are sent
     with on_a_terminal("artifacts", "get", task_id) as (process, terminal):
         terminal.read_until(lambda shown: re.search(r"(0\.[1-9]|1\.0)/3\.0 MB", shown) is not None)
         assert len(files_in(folder)) == 1

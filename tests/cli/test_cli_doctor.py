@@ -28,7 +28,7 @@ from tests.cli.terminal import on_a_terminal
 
 
 def verdicts(*arguments: str) -> dict[str, tuple[str, str]]:
-    """Verdict and message of each check."""
+    """Run `doctor`; return verdict and message of each check."""
     findings: list[dict[str, Any]] = run_json("doctor", *arguments)
     return {each["check"]: (each["verdict"], each["message"]) for each in findings}
 
@@ -374,7 +374,7 @@ def test_certificates_of_the_broker_that_cannot_be_read_are_wrong(monkeypatch: p
     found = verdicts()
     assert found["pulse"][0] == "wrong"
     assert "/nowhere/ca.pem" in found["pulse"][1]
-    assert "storage" in found, "the check after that one"
+    assert "storage" in found, "the checks go on after the wrong one"
 
 
 @pytest.mark.usefixtures("deployment")

@@ -115,7 +115,7 @@ def test_a_line_about_a_task_group_has_the_time_at_which_it_was_sealed() -> None
     sealed = message | {"sealed": "2026-11-21T10:13:18.865Z"}
     assert shown("task-group-sealed", sealed, key) == f"{OF_THE_EVENT} task-group-sealed group {TASK}"
     resolved = shown("task-group-resolved", sealed, key)
-    assert resolved == f"{OF_RECEIPT} task-group-resolved group {TASK}", "a group is resolved after that"
+    assert resolved == f"{OF_RECEIPT} task-group-resolved group {TASK}", "groups are sealed before that"
 
 
 def test_ctrl_c_ends_listen(broker_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,14 +44,14 @@ EXPIRES = from_now("1 hour")
 
 
 def write(running: Running, text: str, *, compress: bool | None = None) -> None:
-    """Make the log so far known, as a worker does at a checkpoint."""
+    """Upload the log so far, as a worker does at a checkpoint."""
     task_id, run_client = running
     run_client.upload_artifact(task_id, 0, BACKING, text.encode(), expires=EXPIRES, compress=compress)
     run_client.create_link_artifact(task_id, 0, LIVE, BACKING, expires=EXPIRES)
 
 
 class Looks(SystemClock):
-    """Does the next of some things between two looks at a log, instead of waiting."""
+    """A clock that calls the next of `between` instead of waiting between two looks at a log."""
 
     def __init__(self, *between: Callable[[], object]) -> None:
         self._between = iter(between)
@@ -63,7 +63,7 @@ class Looks(SystemClock):
 
 @pytest.fixture
 def transferred(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes the storage sent, of each body that was read."""
+    """The number of bytes that storage sent, of each body that was read."""
     sizes: list[int] = []
     blocks_of = Incoming.blocks
 
@@ -79,7 +79,7 @@ def transferred(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def followed(running: Running, queue: Queue, *between: Callable[[], object]) -> str:
-    """The output of `log --follow`. These functions are called between requests; then the run is resolved."""
+    """Return the output of `log --follow`; call `between` between its requests, and resolve the run then."""
     task_id, run_client = running
     written: list[bytes] = []
     told: list[str] = []
@@ -102,7 +102,7 @@ def test_only_new_bytes_of_a_growing_log_are_downloaded(
 
 @pytest.fixture
 def growing(tmp_path: Path) -> Iterator[CompressedLog]:
-    """A worker's log with its checkpoints; `growing.log` is what is written to."""
+    """A worker's log with its checkpoints; write lines to `growing.log`."""
     log = TaskLog(tmp_path / "task.log", SystemClock())
     compressed = CompressedLog(log)
     yield compressed
@@ -158,7 +158,7 @@ def test_a_progress_bar_is_printed_as_it_comes_and_no_line_twice_or_not_at_all(
 
 
 def told_of(running: Running, queue: Queue, *between: Callable[[], object]) -> list[str]:
-    """The messages of a follower about what it waits for, without identifiers."""
+    """Follow a log; return the messages about what is waited for, with T for the task's id."""
     task_id, run_client = running
     told: list[str] = []
     looks = Looks(*between, lambda: run_client.report_completed(task_id, 0))
@@ -170,7 +170,7 @@ def told_of(running: Running, queue: Queue, *between: Callable[[], object]) -> l
 def test_a_follower_says_once_what_it_waits_for(queue: Queue, task_factory: TaskFactory) -> None:
     task_id = slugid()
     queue.create_task(task_id, task_factory(taskQueueId="proj/linux"))
-    running = (task_id, queue)  # which has all scopes
+    running = (task_id, queue)  # a client with all scopes
 
     def starts() -> None:
         queue.claim_work("proj/linux", worker_group="g", worker_id="w")
@@ -196,7 +196,7 @@ def test_a_log_whose_content_is_not_there_yet_is_waited_for(running: Running, qu
     assert followed(running, queue, partial(write_all, content_type="text/plain")) == "one\n"
 
 
-def test_a_log_is_not_read_from_a_cdn_which_may_keep_that_there_was_none(
+def test_a_log_is_read_from_storage_as_a_cdn_may_have_cached_a_404(
     running: Running, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_storage = queue.artifact
@@ -360,7 +360,7 @@ def test_a_compressed_log_is_downloaded_again_only_if_it_has_grown(
         write(running, second, compress=True)
 
     assert followed(running, queue, stays, stays, grows, stays) == second
-    assert len(transferred) == 3  # the second look learns what the others compare
+    assert len(transferred) == 3  # the second look gets the ETag that the others send
 
 
 def test_a_log_that_becomes_shorter_by_compression_is_printed_completely(
@@ -486,7 +486,7 @@ def test_the_log_of_a_worker_is_shown_from_the_start_of_its_run(
         assert follower.stdout is not None
         assert follower.stdout.readline().endswith(f"run 0 of task {task_id}, on worker g/w of proj/linux\n")
         assert follower.stdout.readline().endswith("hello\n")
-        (folder / "gate").write_text("open")  # the reader waits for this
+        (folder / "gate").write_text("open")  # the handler waits for this
         worker.communicate(timeout=60)
         assert [line.split()[-1] for line in follower.stdout] == ["good-bye", "succeeded"]
 

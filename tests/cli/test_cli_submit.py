@@ -44,7 +44,7 @@ def graph(definition: dict[str, Any]) -> dict[str, Any]:
 
 
 def refused(*arguments: str) -> str:
-    """The one line that a command ends with."""
+    """Run a command that must be refused; return the one line that it prints."""
     result = run(*arguments)
     assert result.exit_code == ExitStatus.WRONG_USE
     assert result.stdout == ""
@@ -226,7 +226,7 @@ def test_a_file_nested_too_deeply_is_refused(name: str, options: list[str], leve
     result = run("submit", name, *options)
     assert result.exit_code == ExitStatus.WRONG_USE
     assert result.stdout == ""
-    # Not the beginning: a finalizer of another test may run at Python's limit of calls, and complain first.
+    # Not at the beginning: a finalizer of another test may run at Python's limit of calls, and print before.
     assert f"Error: {name}: " in result.stderr
     assert "lists and objects are nested too deeply" in result.stderr
 
@@ -286,7 +286,7 @@ def test_a_graph_can_come_from_standard_input(graph: dict[str, Any], queue: Queu
 def test_a_file_whose_name_has_no_known_suffix_is_json_or_yaml(
     definition: dict[str, Any], queue: Queue, form: str
 ) -> None:
-    """As of a process substitution: `/dev/fd/63`."""
+    """Such as that of a process substitution, `/dev/fd/63`."""
     task = {**definition, "payload": {"size": 0}}
     texts = {"json": json.dumps(task), "tabs": json.dumps(task, indent="\t"), "yaml": yaml.safe_dump(task)}
     number = "1.0e+3" if form == "yaml" else "1e3"  # which is a string in YAML
@@ -298,7 +298,7 @@ def test_a_file_whose_name_has_no_known_suffix_is_json_or_yaml(
 @pytest.mark.parametrize(("name", "shown"), [("-", "standard input"), ("/proc/self/mem", "/proc/self/mem")])
 def test_a_file_that_cannot_be_read_is_named(name: str, shown: str) -> None:
     terminal, other_end = os.openpty()
-    os.close(other_end)  # so that reading is an error; other tests forbid this process to open its own memory
+    os.close(other_end)  # reading fails then, as of /proc/self/mem, which cannot be opened after some tests
     with os.fdopen(terminal, "rb") as unreadable:
         command = [*COMMAND, "submit", name, "--dry-run"]
         ended = subprocess.run(
@@ -377,7 +377,7 @@ def test_an_unreachable_root_url_is_an_error_that_names_it(
 
 
 def half_way(graph: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
-    """The line that a submission ends with whose second task was refused, and the id of the first."""
+    """Submit a graph whose second task is refused; return the last line, and the id of the first task."""
     scopes = ["queue:create-task:*", "queue:scheduler-id:-"]
     created: list[str] = []
     graph["tasks"]["build"]["scopes"] = ["secrets:get:key"]
@@ -419,7 +419,7 @@ class CountedName(str):
 
 
 def test_the_advice_looks_at_each_name_a_few_times() -> None:
-    """Not once for each task before it: a graph of a hundred thousand would take minutes."""
+    """Comparing it with all names before it would take minutes for a graph of a hundred thousand tasks."""
     names = [f"t{number}" for number in range(500)]
     definition: Any = {}
     graph = Graph(slugid(), tuple(GraphTask(CountedName(name), slugid(), definition) for name in names))

@@ -41,7 +41,7 @@ Create = Callable[..., str]
 
 @pytest.fixture
 def create(queue: Queue, task_factory: Any) -> Create:
-    """Creates a task of proj/linux, by a name."""
+    """A function that creates a task of proj/linux with a name, and returns its id."""
 
     def create_task(name: str, **keys: Any) -> str:
         task_id = slugid()
@@ -166,7 +166,7 @@ class CountedList(list[str]):
 
 
 def test_each_dependency_of_a_blocked_task_is_looked_at_a_few_times(create: Create, queue: Queue) -> None:
-    """Not once for each other dependency: a task with ten thousand would take a minute."""
+    """Looking at all others for each one would take a minute for a task with ten thousand dependencies."""
     failed = [create(name) for name in "abcdefghijklmnopqrst"]
     last = create("last", dependencies=failed)
     for each in failed:
@@ -239,7 +239,7 @@ def test_watch_of_a_group_ends_when_its_tasks_are_blocked_by_one_of_another_grou
 
 def test_watch_of_a_group_without_tasks_is_not_a_success(create: Create) -> None:
     group_id = slugid()
-    with pytest.raises(ApiError):  # the Queue keeps the group of a task that it refuses
+    with pytest.raises(ApiError):  # the Queue keeps the group of the refused task
         create("first", taskGroupId=group_id, dependencies=[slugid()])
     result = run("watch", "--group", group_id)
     assert (result.exit_code, result.stdout) == (ExitStatus.REFUSED, "")
@@ -599,7 +599,7 @@ def test_the_totals_of_status_say_how_many_tasks_are_blocked(create: Create, wor
     expected = "\n3 tasks: 1 failed, 2 unscheduled (1 blocked)\n"
     assert run("status", "--group", first).stdout.endswith(expected)
     selected = run("status", "--group", first, "--state", "failed").stdout
-    assert selected.endswith(expected), "the totals are those of the whole group"
+    assert selected.endswith(expected), "the totals count the whole group"
 
 
 def test_status_of_a_group_of_one_task_ends_with_totals_too(create: Create) -> None:
@@ -640,7 +640,7 @@ def test_an_exact_copy_keeps_dependencies_and_routes(group: str, create: Create,
 
 
 def slugid_of(queue: Queue, group: str) -> str:
-    """The id of a task of the group."""
+    """The id of the first task of the group."""
     return next(queue.iter_task_group(group)).status.task_id
 
 
@@ -716,7 +716,7 @@ def test_a_signed_url_gives_access_without_credentials(create: Create) -> None:
         urllib.request.urlopen(url)
     with caught.value as refused:
         code = json.loads(refused.read())["code"]
-    assert code == "ResourceNotFound"  # not AuthenticationFailed: it is let in
+    assert code == "ResourceNotFound"  # not AuthenticationFailed: the signature is valid
 
 
 @pytest.mark.parametrize(
@@ -739,7 +739,7 @@ def test_a_url_is_signed_by_the_clock_of_the_service(create: Create, deployment:
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(document["url"])
     with caught.value as refused:
-        assert json.loads(refused.read())["code"] == "ResourceNotFound"  # let in: the URL has not expired
+        assert json.loads(refused.read())["code"] == "ResourceNotFound"  # so the URL has not expired
 
 
 def test_a_url_that_expires_with_its_credentials_says_so(

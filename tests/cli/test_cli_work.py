@@ -144,7 +144,7 @@ def test_a_worker_whose_parent_ignores_the_end_of_children_has_their_exit_codes(
 ) -> None:
     task_id = slugid()
     queue.create_task(task_id, task_factory(taskQueueId="proj/linux", payload={"command": ["true"]}))
-    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # which processes inherit
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # child processes inherit this
     try:
         with running("work", "greeting:Runner", "--config", "worker.yml", "--max-tasks", "1") as process:
             process.communicate(timeout=60)
@@ -158,7 +158,7 @@ def test_a_worker_whose_parent_ignores_the_end_of_children_has_their_exit_codes(
 def test_a_signal_shuts_the_worker_down_gracefully(
     queue: Queue, task_factory: Any, blocked: set[signal.Signals]
 ) -> None:
-    """Also if the parent has blocked it, which processes inherit."""
+    """Also if the parent has blocked the signal: child processes inherit this."""
     task_id = slugid()
     queue.create_task(task_id, task_factory(taskQueueId="proj/linux", payload={"name": "you"}))
     with blocked_signals(blocked), running("work", "greeting:Greeter", "--config", "worker.yml") as process:
@@ -166,7 +166,7 @@ def test_a_signal_shuts_the_worker_down_gracefully(
         while "ended: completed" not in process.stderr.readline():
             pass
         process.send_signal(signal.SIGINT)
-        process.send_signal(signal.SIGTERM)  # hurry: a claim call may be under way
+        process.send_signal(signal.SIGTERM)  # a second signal: don't wait for the end of a claim call
         process.communicate(timeout=60)
     assert process.returncode == ExitStatus.DONE
 
@@ -186,7 +186,7 @@ def test_signals_that_come_when_the_worker_has_ended_leave_the_status_as_it_is(n
 def test_the_error_about_the_files_of_prometheus_client_names_their_variable(
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    """An image of a web application may set it, whose own start creates the directory."""
+    """The image of a web application may set it: the start of that application creates the directory."""
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(folder / "none"))
     with running("work", "greeting:Greeter", "--config", "worker.yml") as process:
         _, errors = process.communicate(timeout=60)
@@ -420,7 +420,7 @@ end_process_within({seconds}, 3)
 """
 
 
-def test_a_process_held_by_what_a_handler_left_behind_ends() -> None:
+def test_a_process_ends_although_a_handler_has_left_threads_running() -> None:
     command = [sys.executable, "-c", LEFT_BEHIND.format(seconds=0.1)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 3
@@ -440,14 +440,14 @@ __main__.main()
 """
 
 
-def test_a_process_that_an_exception_ends_is_not_held_either() -> None:
+def test_a_process_that_an_exception_ends_does_not_wait_for_threads_either() -> None:
     command = [sys.executable, "-c", ENDED_BY_AN_EXCEPTION]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == ExitStatus.NOT_COMPLETED
     assert "threads (forgotten), for child processes" in done.stderr
 
 
-def test_a_process_that_nothing_holds_ends_at_once_and_with_its_own_status() -> None:
+def test_a_process_without_other_threads_ends_at_once_and_with_its_own_status() -> None:
     program = "from taskqueue_client.__main__ import end_process_within; end_process_within(600, 3)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, b"")

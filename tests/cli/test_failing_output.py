@@ -28,7 +28,7 @@ FAILED = "Error: cannot write to standard output: No space left on device"
 
 
 def on_a_full_disk(*arguments: str) -> tuple[int, list[str]]:
-    """The exit status of a command, and the lines on its standard error."""
+    """Run a command with its output on a full disk; return its status and lines of standard error."""
     with Path("/dev/full").open("wb") as full:
         ended = subprocess.run(
             [*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
@@ -37,7 +37,7 @@ def on_a_full_disk(*arguments: str) -> tuple[int, list[str]]:
 
 
 def without_a_reader(*arguments: str) -> tuple[int, list[str]]:
-    """The same of a command whose output goes to a program that has ended."""
+    """Run a command whose output nobody reads any more; return its status and lines of standard error."""
     with subprocess.Popen(
         [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -121,7 +121,7 @@ PIPE_SIZE = 4096
 def test_a_signal_ends_a_command_whose_output_nobody_reads(
     folder: Path, definition: dict[str, Any], number: signal.Signals
 ) -> None:
-    task = {**definition, "payload": {"text": "x" * (PIPE_SIZE // 2)}}  # two of them do not fit
+    task = {**definition, "payload": {"text": "x" * (PIPE_SIZE // 2)}}  # two of them do not fit into the pipe
     (folder / "graph.json").write_text(json.dumps({"tasks": {"a": task, "b": task}}))
     with running_command("submit", "graph.json", "--dry-run") as process:
         assert process.stdout is not None
@@ -129,7 +129,7 @@ def test_a_signal_ends_a_command_whose_output_nobody_reads(
         fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
         select.select([process.stdout], [], [])  # the first one is written
         while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
-            pass  # the second one does not wait for the reader yet
+            pass  # the command does not wait yet to write the second one
         process.send_signal(number)
         assert (process.wait(timeout=60), process.stderr.read()) == (128 + number, "Interrupted.\n")
 

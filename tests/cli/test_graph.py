@@ -167,7 +167,7 @@ def test_a_reference_to_a_task_that_is_not_a_dependency_is_refused() -> None:
 
 
 def test_the_problem_of_a_reference_names_a_few_of_many_dependencies() -> None:
-    """A task may have ten thousand, and as many references: the problems would fill a gigabyte."""
+    """A task may have ten thousand, and as many wrong references: naming all would fill a gigabyte."""
     names = [f"t{number}" for number in range(30)]
     needs: dict[str, Any] = {"dependencies": names, "payload": {"x": {"task-reference": "<t30>"}}}
     wrong = document(**{name: {} for name in names}, last=needs)
@@ -445,7 +445,7 @@ def test_the_error_of_a_refused_submission_says_how_many_tasks_were_created(queu
 
 
 def part_of(graph: Graph, count: int) -> Graph:
-    """The beginning of a graph, as a program creates that is killed then."""
+    """The first tasks of a graph: those that a program has created before it is killed."""
     return Graph(graph.task_group_id, graph.tasks[:count])
 
 
@@ -463,7 +463,7 @@ def test_an_interrupted_submission_is_continued_later(
     submit_graph(queue, part_of(graph, 2))
     change(queue, local_queue, graph)
     with Queue(local_queue.root_url, local_queue.credentials) as restarted:
-        restarted.ping()  # tells the time
+        restarted.ping()  # the response has the service's time
         assert submit_graph(restarted, pickle.loads(pickle.dumps(graph))).keys() == {"a", "b", "c"}
         assert submit_graph(restarted, graph).keys() == {"a", "b", "c"}
     assert len(list(queue.iter_task_group(graph.task_group_id))) == 3
@@ -476,7 +476,7 @@ def test_a_graph_that_is_planned_again_with_its_seed_is_continued(
 
     for count in (1, 2):
         with Queue(local_queue.root_url, local_queue.credentials) as client:
-            client.ping()  # tells the time
+            client.ping()  # the response has the service's time
             given = document(a={}, b={"dependencies": ["a"]})
             graph = plan_graph(given, created=client.now(), seed="a decision")
             submit_graph(client, part_of(graph, count))
@@ -558,7 +558,7 @@ def test_a_graph_whose_deadline_has_passed_is_an_error(queue: Queue, local_queue
 
 @pytest.fixture
 def states(queue: Queue) -> Callable[..., list[TaskAndStatus]]:
-    """Submits a graph, and has its tasks reported; gives the members of the group then."""
+    """Submits a graph, reports its tasks, and returns the members of the group."""
 
     def reported(given: dict[str, Any], **reports: Any) -> list[TaskAndStatus]:
         graph = plan_graph(given)
@@ -593,7 +593,7 @@ class CountedTask(dict[str, Any]):
 def test_each_task_of_a_long_chain_is_looked_at_a_few_times(
     states: Callable[..., list[TaskAndStatus]],
 ) -> None:
-    """Not once for each task before it: a chain of ten thousand would take minutes at each poll."""
+    """Looking at all tasks before it would take minutes at each poll for a chain of ten thousand."""
     members = states(document(a={}, b={"dependencies": ["a"]}), a="failed")
     failed, waiting = sorted(members, key=lambda member: str(member.status.state))
     ids = [slugid() for _ in range(500)]
@@ -689,7 +689,7 @@ async def test_the_asynchronous_client_follows_groups_too(async_queue: AsyncQueu
 
 
 def test_a_slow_queue_is_polled_less_often(queue: Queue) -> None:
-    """After ten times as long as the response took; never less than the interval, or more than a minute."""
+    """The pause is ten times the time of the response, but at least the interval, and at most a minute."""
     graph = plan_graph(document(a={}))
     submit_graph(queue, graph)
     clock, pauses = MovableClock(held=True), list[float]()

@@ -63,4 +63,4 @@ def test_a_line_as_long_as_the_log_takes_time_in_proportion_to_its_length() -> N
             lines(1024 * b"x")
         return time.thread_time() - begun
 
-    assert seconds(8_000) < 100 * seconds(500) + 1  # 16 times the blocks; the square of that is 256
+    assert seconds(8_000) < 100 * seconds(500) + 1  # 16 times the blocks: 256 if it were quadratic

@@ -1,4 +1,4 @@
-"""A local queue to talk to: by the official client, and by hand."""
+"""A local queue, and requests to it that are written out by hand."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def shared_queue() -> Iterator[LocalQueue]:
-    """One queue for all tests that leave each other alone."""
+    """One queue for all tests that do not disturb each other."""
     with LocalQueue() as local:
         yield local
 
 
 @pytest.fixture
 def wire(shared_queue: LocalQueue) -> Wire:
-    """Requests by hand to the shared queue."""
+    """Sends requests that are written out by hand to the shared queue."""
     return Wire(shared_queue)

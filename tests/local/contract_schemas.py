@@ -45,7 +45,7 @@ def _registry(contract: Path) -> Any:
 
 
 def _format_checker() -> FormatChecker:
-    """Formats as loose as the service checks them."""
+    """Return a checker of formats that is as loose as the service's."""
     checker = FormatChecker(formats=())
     for name, check in FORMATS.items():
         checker.checkers = {**checker.checkers, name: (_for_text(check), ())}

@@ -1,4 +1,4 @@
-"""Requests to a local queue, written out by hand, so that nothing tidies them up on the way."""
+"""Requests to a local queue, written out by hand, so that no library corrects them."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _hmac(key: str, text: str) -> str:
 
 
 class Wire:
-    """Sends requests to a queue, one connection each."""
+    """Sends requests to a queue, each over a new connection."""
 
     def __init__(self, local: LocalQueue) -> None:
         self.local = local
@@ -150,7 +150,7 @@ class Wire:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
-        """One request; signed if there is a key."""
+        """Send a request, signed if there is a key; return the response."""
         lines = {"Host": self.host, "Connection": "close", **(headers or {})}
         if body is not None:
             lines["Content-Length"] = str(len(body))
@@ -171,7 +171,7 @@ class Wire:
         key: Key | None = None,
         content_type: str = "application/json",
     ) -> Reply:
-        """One request with a JSON body; `body` may be text that is sent as it is."""
+        """Send a request with a JSON body; a `body` that is a str is sent as it is."""
         data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
         return self.send(method, resource, key=key, body=data, headers={"Content-Type": content_type})
 

@@ -1,4 +1,4 @@
-"""A server with nothing but storage and faults on it, for the tests of both."""
+"""A server with only storage and faults, for the tests of both."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def s3_key(name: str) -> str:
 
 
 class WatchedClock(MovableClock):
-    """Tells when somebody sleeps on it."""
+    """A clock that lets a test wait until somebody sleeps on it."""
 
     def __init__(self, *, held: bool) -> None:
         super().__init__(held=held)
@@ -38,7 +38,7 @@ class WatchedClock(MovableClock):
         await super().sleep_async(seconds)
 
     async def wait_for_sleeper(self) -> None:
-        """Return when somebody has begun to sleep since the last time."""
+        """Wait until somebody has begun to sleep since the last call."""
         await asyncio.wait_for(self.sleeping.wait(), 30)
         self.sleeping.clear()
 
@@ -61,7 +61,7 @@ class Served:
         return self.injector.faults
 
     def put_url(self, name: str) -> str:
-        """As for an S3 artifact: 45 minutes."""
+        """A URL that is valid for 45 minutes, like that of an S3 artifact."""
         return self.storage.put_url(s3_key(name), 45 * 60)
 
     def get_url(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Messages to RabbitMQ: a real broker, and a line to it that can be cut."""
+"""Messages to RabbitMQ: a real broker, and a connection to it that a test can cut."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DEFINED = EXCHANGE_PREFIX + "task-defined"
 EXCHANGE_DECLARE = bytes([0, 40, 0, 10])
 QUEUE_DECLARE = bytes([0, 50, 0, 10])
 CONSUME_OK = bytes([0, 60, 0, 21])
-"""The class and the method at the beginning of an AMQP frame."""
+"""The class and the method of `Basic.ConsumeOk`, as at the beginning of an AMQP frame."""
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +102,7 @@ class Line:
 
 
 class SilentLine(Line):
-    """A line whose first connection carries nothing more as soon as a method of AMQP is called."""
+    """A line whose first connection forwards nothing more once the client calls this AMQP method."""
 
     def __init__(self, method: bytes) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class SilentLine(Line):
         while (data := await reader.read(65536)) and self._method not in data:
             to_broker.write(data)
         responses.cancel()
-        await reader.read()  # until the client gives up
+        await reader.read()  # until the client closes the connection
         to_broker.close()
         writer.close()
 
@@ -148,7 +148,7 @@ async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 @asynccontextmanager
 async def line_to_broker(line: Line | None = None) -> AsyncGenerator[tuple[Line, str]]:
-    """A line, and the AMQP URL at its near end."""
+    """Yield a line, and the AMQP URL of the broker through it."""
     line = line or Line()
     server = await asyncio.start_server(line.carry, "127.0.0.1", 0)
     (_, port) = server.sockets[0].getsockname()
@@ -162,7 +162,7 @@ async def line_to_broker(line: Line | None = None) -> AsyncGenerator[tuple[Line,
 
 
 async def all_tasks_done() -> None:
-    """Wait for what aiormq does after a connection was cut: it warns if the loop is closed before."""
+    """Wait for aiormq's tasks after a connection was cut: it warns if the loop is closed before they end."""
     while others := asyncio.all_tasks() - {asyncio.current_task()}:
         await asyncio.wait(others)
 
@@ -184,7 +184,7 @@ async def next_message(queue: AbstractQueue) -> AbstractIncomingMessage:
 
 
 async def next_delivered(queue: AbstractQueue) -> DeliveredMessage:
-    """The next message as it was sent; aio-pika would add a priority of 0."""
+    """Return the next message as it was sent: aio-pika would add a priority of 0."""
     channel = await queue.channel.get_underlay_channel()
     delivered: asyncio.Queue[DeliveredMessage] = asyncio.Queue()
     await channel.basic_consume(queue.name, delivered.put, no_ack=True)
@@ -192,7 +192,7 @@ async def next_delivered(queue: AbstractQueue) -> DeliveredMessage:
 
 
 async def bodies(queue: AbstractQueue, last: int) -> list[int]:
-    """The numbers of all messages up to the `last` one, without those that came again."""
+    """Return the numbers of all messages up to the `last` one, without redelivered ones."""
     numbers: list[int] = []
     async with queue.iterator(no_ack=True, timeout=30) as messages:
         async for message in messages:
@@ -218,7 +218,7 @@ async def test_all_exchanges_exist_as_durable_topic_exchanges_once_the_publisher
     async with Publisher(BROKER), await aio_pika.connect(BROKER) as connection:
         channel = await connection.channel()
         for name in (EXCHANGE_PREFIX + each for each in EXCHANGES):
-            topic = aio_pika.ExchangeType.TOPIC  # the broker refuses another type than the exchange has
+            topic = aio_pika.ExchangeType.TOPIC  # the broker refuses a declaration with another type
             assert (await channel.declare_exchange(name, topic, durable=True)).name == name
 
 
@@ -438,7 +438,7 @@ async def test_an_outbox_has_an_end_and_says_so_once(
 
 
 class Warned(logging.Handler):
-    """Tells when something was logged."""
+    """A log handler that sets `event` when something was logged."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -509,7 +509,7 @@ def _running_task(local: LocalQueue, pool: str) -> str:
 
 
 class _Exceptions:
-    """The runs that ended with an exception, as the queue tells of them."""
+    """The runs that ended with an exception, from the queue's messages."""
 
     def __init__(self, local: LocalQueue) -> None:
         self.reasons: queue_module.Queue[tuple[str, str]] = queue_module.Queue()
@@ -534,7 +534,7 @@ async def test_the_worker_managers_messages_end_the_runs_of_a_worker(exchange: s
         exceptions = _Exceptions(local)
         await _consuming(local)
         task_id = await asyncio.to_thread(_running_task, local, pool)
-        for sent in (b"not json", b"{}", body, body):  # the last one repeats what was done
+        for sent in (b"not json", b"{}", body, body):  # the last one repeats a removal that was done
             await _send_removal(exchange, sent, pool)
         assert await exceptions.next() == (task_id, "worker-shutdown")
         with Queue(local.root_url, local.credentials) as client:
@@ -599,13 +599,13 @@ async def test_removals_are_consumed_again_when_their_queue_is_deleted() -> None
 
 def _removals(local: LocalQueue) -> Any:
     """The local queue's consumer of the worker manager's messages."""
-    running: Any = local._running  # pyright: ignore[reportPrivateUsage] - there is no other way to it
+    running: Any = local._running  # pyright: ignore[reportPrivateUsage] - no API gives the consumer
     return running.removals
 
 
 async def _consuming(local: LocalQueue) -> None:
     """Return when the queue consumes the worker manager's messages."""
-    loop: Any = local._loop  # pyright: ignore[reportPrivateUsage] - there is no other sign
+    loop: Any = local._loop  # pyright: ignore[reportPrivateUsage] - no API tells when it consumes
     waiting = asyncio.run_coroutine_threadsafe(_removals(local).connected.wait(), loop)
     assert await asyncio.wait_for(asyncio.wrap_future(waiting), 30)
 
@@ -618,7 +618,7 @@ def test_a_local_queue_stops_at_every_moment_of_its_connection_to_the_broker(
         monkeypatch.setattr(amqp, "_PATIENCE", number / 1000)
         with LocalQueue(amqp_url=BROKER):
             pass
-    gc.collect()  # asyncio tells then of tasks that were left behind
+    gc.collect()  # lets asyncio log the tasks that nobody has awaited
     assert [each.getMessage() for each in caplog.records if each.name == "asyncio"] == []
 
 

@@ -57,7 +57,7 @@ async def completed(root_url: str, credentials: Credentials, statements: list[st
 
 
 def apart_from_looking(statements: list[str]) -> list[str]:
-    """How often the local queue looks for what is due depends on the time."""
+    """Leave out the statements that look for what is due: how often they run depends on the time."""
     return [each for each in statements if each not in {NEXT_DUE, NEXT_RESOLVED}]
 
 

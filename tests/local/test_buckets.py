@@ -308,7 +308,7 @@ async def test_an_object_that_was_never_stored_is_missing(name: str) -> None:
 def send_raw(
     url: str, *headers: tuple[str, str], body: bytes = b"", finish: bool = True
 ) -> tuple[int, bytes]:
-    """Send a PUT as it is; with `finish` off, close the connection instead of reading the response."""
+    """Send a PUT as it is, and return status and body; without `finish`, close the connection after it."""
     parts = urlsplit(url)
     with closing(http.client.HTTPConnection(parts.netloc, timeout=30)) as connection:
         connection.putrequest("PUT", f"{parts.path}?{parts.query}")
@@ -562,7 +562,7 @@ def content(name: str) -> bytes:
 
 
 async def upload(url: str, name: str) -> str | None:
-    """The name if its upload was acknowledged."""
+    """Upload an object; return its name if the upload was acknowledged, or None."""
     try:
         async with aiohttp.ClientSession() as session, session.put(url, data=content(name)) as response:
             return name if response.status == 200 else None

@@ -53,12 +53,12 @@ class Corner(Wire):
         return self.json("PUT", QUEUE + path, body, key=self.root)
 
     def at(self, seconds: float) -> str:
-        """So many seconds from now."""
+        """The time in `seconds` seconds from now."""
         moment = datetime.fromtimestamp(self.local.clock.now() + seconds, UTC)
         return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
     def advance(self, seconds: float) -> None:
-        """Let time pass for the queue; signatures go on being accepted."""
+        """Advance the queue's clock; signatures by this machine's clock are still accepted."""
         self.local.faults.clock_shift -= seconds
         self.local.clock.advance(seconds)
 
@@ -273,7 +273,7 @@ def test_a_secret_that_no_header_can_contain_is_refused_with_its_name(secret: st
 def test_a_temporary_directory_without_locks_is_named_and_stays_empty(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As some network and FUSE file systems are."""
+    """As on some network and FUSE file systems."""
 
     def refuse(*_: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
@@ -394,7 +394,7 @@ async def test_a_last_request_leaves_no_background_work_for_a_stopped_queue(
     monkeypatch.setattr(deployment, "_LONGEST_NAP", 0.001)
     async with LocalQueue() as running:
         create = Corner(running).create
-    await asyncio.sleep(0.01)  # what was to be done after 1 ms comes before
+    await asyncio.sleep(0.01)  # work due after 1 ms would be done in this time
     assert caplog.text == ""
 
 

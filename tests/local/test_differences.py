@@ -49,7 +49,7 @@ HELD_BY = {
     ),
     "`reclaimTask` of a run that was never claimed": (
         "engine/test_engine_claims.py",
-        "test_reclaim_is_refused_for_what_is_missing_over_or_was_never_claimed",
+        "test_reclaim_is_refused_for_a_run_that_is_missing_resolved_or_not_claimed",
     ),
     "`claimTask` by a worker in quarantine": (
         "engine/test_engine_claims.py",
@@ -201,7 +201,7 @@ HELD_BY = {
         "test_each_service_and_the_process_say_that_they_are_there",
     ),
 }
-"""By what differs: the test that holds it, as file and name."""
+"""For each row of the table, the file and the name of its test."""
 
 
 def test_the_table_has_a_test_for_each_of_its_rows() -> None:
@@ -253,14 +253,14 @@ def test_a_source_that_only_one_of_javascript_and_python_reads_is_refused(
     definition = task_factory()
     for source, status in (
         ("https://x.org/(?P<a>b)", 400),
-        (r"https://x.org/\p{L}", 400),  # JavaScript reads it
+        (r"https://x.org/\p{L}", 400),  # a regular expression of JavaScript only
         ("https://x.org/(?<a>b)", 200),
         ("https://[a-z]+", 200),
         ("https://x.org:80/a?b?c#d", 200),
         ("https://x.org:port/(", 200),  # a URI for the service, which reads all after the scheme as a path
         ("https://[x.org]/(", 400),
         ("git@github.com:a/b", 200),
-        ("git@github.com:a/c++.git", 400),  # Python alone reads it
+        ("git@github.com:a/c++.git", 400),  # a regular expression of Python only
         (r"git@github.com:a/c\++.git", 200),
         ("git@github.com:a/[c+]+.git", 200),
     ):
@@ -287,7 +287,7 @@ def test_every_name_has_a_back_end(wire: Wire) -> None:
 
 @pytest.fixture
 def stored(local_queue: LocalQueue) -> Iterator[Callable[[str], tuple[str, str]]]:
-    """Uploads `data` as a public artifact of a running task and gets it; gives the two URLs of storage."""
+    """Uploads a public artifact and downloads it; returns the URLs of storage for PUT and for GET."""
     wire = Wire(local_queue)
     with Queue(local_queue.root_url, local_queue.credentials) as queue:
         task_id = slugid()
@@ -346,4 +346,4 @@ def test_a_text_may_differ_where_status_and_code_do_not(wire: Wire) -> None:
     reply = wire.json("PUT", f"{QUEUE}/task/{NO_SUCH_TASK}", '{"a" 1}', key=wire.root)
     assert (reply.status, reply.json["code"]) == (400, "MalformedPayload")
     assert reply.words.startswith("Failed to parse JSON: ")
-    assert "Expected ':' after property name in JSON at position 5" not in reply.words  # the service's: V8's
+    assert "Expected ':' after property name in JSON at position 5" not in reply.words  # V8's, in the service

@@ -86,7 +86,7 @@ def finish(objects: ObjectService, **changes: Any) -> dict[str, Any]:
 
 @contextmanager
 def refused(code: str, status: int, message: str = "") -> Generator[None]:
-    """A block that must be refused just so."""
+    """Check that the block is refused with this code and status, and a message that contains `message`."""
     with pytest.raises(Refusal) as caught:
         yield
     assert (caught.value.code, caught.value.status) == (code, status)
@@ -293,7 +293,7 @@ async def test_a_hash_of_null_is_refused_and_nothing_changes(objects: ObjectServ
         finish(objects, hashes={"crc": None})
 
 
-async def test_finishing_again_says_nothing_new(objects: ObjectService) -> None:
+async def test_finishing_an_object_again_changes_nothing(objects: ObjectService) -> None:
     create(objects)
     assert finish(objects, hashes=SHA256) == {}
     assert (

@@ -26,7 +26,7 @@ EXPIRES = "2100-01-01T00:00:00.000Z"
 
 @pytest.fixture
 def queue(local_queue: LocalQueue) -> Iterator[Queue]:
-    """A client that gives up after two attempts: what the service refuses for ever is retried once."""
+    """A client that makes two attempts: a 500 that the service always sends is retried once."""
     with Queue(local_queue.root_url, local_queue.credentials) as queue:
         yield queue.with_options(attempts=2, wait_max=0)
 

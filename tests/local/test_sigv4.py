@@ -1,4 +1,4 @@
-"""Signed URLs: AWS's own example, and that nothing about a request can be changed."""
+"""Signed URLs: AWS's own example, and the refusal of each request that was changed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_signature_is_that_of_the_example_in_the_s3_reference() -> None:
     assert signature == "aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404"
 
 
-def test_a_signed_url_shows_neither_the_secret_nor_hides_its_terms() -> None:
+def test_a_signed_url_shows_its_terms_and_not_the_secret() -> None:
     assert "X-Amz-Expires=60&" in signed()
     assert signed().endswith("X-Amz-SignedHeaders=content-length%3Bcontent-type%3Bhost")
     assert SIGNER.secret not in signed() + repr(SIGNER)

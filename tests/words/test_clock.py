@@ -11,17 +11,17 @@ import pytest
 from taskqueue_client.clock import MovableClock, MovableMachineClock
 
 
-def test_it_follows_a_machine_that_slept_and_keeps_what_it_was_moved_by(
+def test_a_moved_clock_stays_ahead_of_the_machine_after_the_machine_slept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = MovableMachineClock()
     clock.advance(100)
     machine = time.time
-    monkeypatch.setattr(time, "time", lambda: machine() + 3600)  # an hour in which the monotonic clock stood
+    monkeypatch.setattr(time, "time", lambda: machine() + 3600)  # an hour of the machine's sleep
     assert clock.now() == pytest.approx(machine() + 3700, abs=5)
 
 
-def test_it_stands_still_while_it_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_held_clock_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = MovableMachineClock()
     clock.hold()
     held = clock.now()

@@ -12,10 +12,10 @@ from statistics import median, quantiles
 PACKAGE = Path(__file__).parents[2] / "taskqueue_client"
 
 PARAGRAPH = 60
-"""Lines. A shorter module that one other module imports is a paragraph of that module."""
+"""Lines. A shorter module that only one other module imports should be a part of that module."""
 
 LONGEST = 510
-"""Lines of the longest module, the table of the local queue's endpoints."""
+"""Lines that a module may have."""
 
 SETS = {"models", "cli"}
 """Folders whose files are a set with one name for each subject, such as `models/artifacts.py`."""
@@ -23,7 +23,7 @@ SETS = {"models", "cli"}
 
 @cache
 def modules() -> dict[str, Path]:
-    """The modules of the package by their dotted names, without the package's own."""
+    """The modules of the package by their dotted names, without `__init__.py` files."""
     return {_name_of(path): path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"}
 
 

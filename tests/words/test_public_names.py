@@ -40,7 +40,7 @@ TRANSFERS = {
     *("create_error_artifact", "create_link_artifact", "create_reference_artifact"),
     *("download_artifact", "stream_artifact", "upload_artifact", "upload_artifacts", "verify_chain_of_trust"),
 }
-"""The methods of clients that are several calls."""
+"""The methods of clients that make several calls."""
 
 
 def test_all_names_are_those_that_the_package_imports_itself_or_when_asked() -> None:

@@ -10,7 +10,7 @@ from tests.words.test_module_sizes import PACKAGE
 _NUMBERED = re.compile(r"\?\d")
 
 
-def test_none_numbers_its_parameters_as_the_first_releases_of_python_3_12_warn_of_that() -> None:
+def test_no_statement_has_numbered_parameters_as_early_releases_of_python_3_12_warn_of_them() -> None:
     numbered = [
         f"{path.relative_to(PACKAGE)}:{node.lineno}: {node.value}"
         for path in PACKAGE.glob("local/**/*.py")

@@ -1,7 +1,7 @@
-"""Drives an engine on a file until it is killed, and says what it does: a line before and after each change.
+"""Changes an engine on a file until the process is killed, and prints a line before and after each change.
 
 Run as `crash_driver.py FILE`. Lines are `{"doing": taskId}` and `{"done": taskId, "seen": …}`, where
-`seen` is the task's status and the names of its artifacts as they are after the change.
+`seen` is the task's status and the names of its artifacts after the change.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def seen(world: World, task_id: str) -> dict[str, Any]:
-    """All that is to be compared."""
+    """Return what the test compares after the crash: status and artifacts of a task."""
     artifacts = world.engine.list_artifacts(task_id, 0, None, 1000)["artifacts"]
     return {"status": world.status(task_id), "artifacts": [artifact["name"] for artifact in artifacts]}
 
@@ -37,7 +37,7 @@ def do(world: World, task_id: str, change: Callable[..., Any], *args: Any, **kwa
 
 
 async def claim_all(world: World) -> list[tuple[str, int]]:
-    """Claim what waits; which tasks those will be is only known from the line."""
+    """Claim all pending tasks; the lines `doing` name each task that the claim may change."""
     for entry in world.engine.list_pending_tasks(QUEUE, None, 32)["tasks"]:
         say(doing=entry["taskId"])
     body = {"workerGroup": GROUP, "workerId": WORKER, "tasks": 32}

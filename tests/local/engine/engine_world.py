@@ -1,4 +1,4 @@
-"""Helpers of the tests of the engine: an engine on a held clock, and short ways to use it."""
+"""Helpers for tests of the engine: an engine on a held clock, and short methods for its endpoints."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HANDLERS = {each.handler.__name__: each.handler for each in ENDPOINTS if each.s
 
 
 class Asker(Caller):
-    """A caller who notes what scopes were asked of it, and refuses if told to."""
+    """A caller that records the scopes that calls require; with `refuse`, it has none of them."""
 
     def __init__(self, *, refuse: bool = False) -> None:
         super().__init__(lambda: Identity("tester", [], math.inf), None, {})
@@ -76,18 +76,18 @@ class World:
         self.background = BackgroundWork(self.core)
         self.engine = Endpoints(self.core)
         self.clock.after_move(self.background.run_due)
-        self.background.run_due()  # as a queue does when it is started
+        self.background.run_due()  # as a queue does at its start
 
     def close(self) -> None:
         self._cleanup.close()
         self.store.close()
 
     def now(self, seconds: float = 0) -> str:
-        """The time so many seconds from now, as the Queue writes it."""
+        """The time in `seconds` seconds, as the Queue writes it."""
         return times.text(int((self.clock.now() + seconds) * 1000))
 
     def definition(self, **changes: Any) -> dict[str, Any]:
-        """A request to create a task as the HTTP layer hands it over."""
+        """A request to create a task, as the HTTP layer passes it to the engine."""
         request = {
             "taskQueueId": QUEUE,
             "schedulerId": "sched",
@@ -109,7 +109,7 @@ class World:
         return {**request, **changes}
 
     def create(self, task_id: str | None = None, **changes: Any) -> str:
-        """Create a task; its id."""
+        """Create a task; return its id."""
         task_id = task_id or slugid()
         self.engine.create_task(self.caller, task_id, self.definition(**changes))
         return task_id
@@ -131,7 +131,7 @@ class World:
         return claims
 
     def running(self, **changes: Any) -> str:
-        """A task whose run 0 is claimed."""
+        """Create a task and claim its run 0; return its id."""
         task_id = self.create(**changes)
         self.claim(task_id)
         return task_id
@@ -163,20 +163,20 @@ class World:
         return created
 
     def sent(self) -> list[str]:
-        """The exchanges of the messages since the last time, in order."""
+        """The exchanges of the messages since the last call of `sent` or `taken`, in order."""
         names = [message.exchange.removeprefix(EXCHANGE_PREFIX) for message in self.messages]
         self.messages.clear()
         return names
 
     def taken(self) -> list[Message]:
-        """The messages since the last time, in order."""
+        """The messages since the last call of `sent` or `taken`, in order."""
         messages = list(self.messages)
         self.messages.clear()
         return messages
 
 
 def refused(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Refusal:
-    """The refusal that a call raises."""
+    """Return the refusal that a call raises."""
     with pytest.raises(Refusal) as caught:
         call(*args, **kwargs)
     return caught.value

@@ -1,8 +1,8 @@
 """A small model of the Queue's state machine, written from the rules and not from the engine.
 
-It knows tasks, runs, the order of waiting, dependencies, groups and the flag "ever resolved"; each of
-its methods does one event and adds the messages that go with it to `messages`. Where the Queue goes by
-the order of ids it goes by that of creation: drive it with ids that ascend.
+It knows tasks, runs, the order of pending runs, dependencies, groups and the flag "ever resolved". Each
+method performs one event and adds its messages to `messages`. Where the Queue sorts tasks by their ids, the
+model sorts them by their creation: give it ids that ascend.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ModelTask:
 
 
 class Conflict(Exception):
-    """The model says 409."""
+    """The Queue would respond with 409."""
 
 
 class Model:
@@ -173,7 +173,7 @@ class Model:
             raise Conflict
 
     def _end(self, task: ModelTask, reason: str) -> bool:
-        """End the task unless it is resolved."""
+        """End the task; return False if it was resolved before."""
         if task.is_resolved:
             return False
         if not task.runs:
@@ -186,7 +186,7 @@ class Model:
         return True
 
     def _end_with_retry(self, task: ModelTask, reason: str) -> bool:
-        """End the running run; whether that was the task's end."""
+        """End the running run; return whether its task has ended, too: False if there is a retry."""
         run_id = len(task.runs) - 1
         task.runs[-1].state, task.runs[-1].resolved = "exception", reason
         self._send("task-exception", task, run_id)
@@ -201,7 +201,7 @@ class Model:
         if task.deadline > self.now:
             self.line.append((task.task_id, len(task.runs) - 1))
         else:
-            task.deadline_seen = False  # a rerun in the very millisecond of the deadline ends there, too
+            task.deadline_seen = False  # a run added in the millisecond of the deadline ends then, too
         self._send("task-pending", task, len(task.runs) - 1)
 
     def _resolution(self, task: ModelTask, resolution: str) -> None:

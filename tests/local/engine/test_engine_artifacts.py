@@ -116,7 +116,7 @@ def test_a_run_that_ended_by_exception_takes_artifacts_for_25_minutes(world: Wor
 
 
 @pytest.mark.parametrize("storage_type", ["s3", "reference", "link", "error"])
-def test_the_same_again_extends_its_life(world: World, storage_type: str) -> None:
+def test_creating_an_artifact_again_extends_its_life(world: World, storage_type: str) -> None:
     task_id = world.running()
     put(world, task_id, storage_type)
     world.sent()
@@ -269,7 +269,7 @@ def test_links_in_a_circle_and_into_nothing_are_refused(world: World) -> None:
     assert refused(world.engine.artifact, world.caller, task_id, 0, "self").code == "InputError"
 
 
-def test_scopes_come_before_the_artifact_and_only_for_latest_after_the_task(world: World) -> None:
+def test_scopes_are_checked_before_the_artifact_and_for_the_latest_run_after_the_task(world: World) -> None:
     engine, nobody = world.engine, Asker(refuse=True)
     assert refused(engine.get_artifact, nobody, slugid(), 0, NAME).status == 403
     assert refused(engine.artifact, nobody, slugid(), 0, NAME).status == 403
@@ -321,7 +321,7 @@ def test_artifacts_are_listed_by_name_page_by_page(world: World) -> None:
     assert engine.list_artifacts(task_id, 0, None, 0) == {"artifacts": []}
 
 
-def test_a_token_of_another_list_stands_before_or_after_the_whole_list(world: World) -> None:
+def test_a_token_of_another_task_or_run_gives_the_whole_list_or_nothing(world: World) -> None:
     task_id = world.running(taskGroupId=slugid())
     put(world, task_id, "reference", "public/a")
     put(world, task_id, "reference", "public/b")

@@ -20,12 +20,12 @@ def ids(claims: list[dict[str, Any]]) -> list[str]:
 
 
 async def end(waiting: asyncio.Task[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """The claims of a long poll; one that never returns fails the test."""
+    """Return the claims of a long poll; fail if it does not end."""
     return await asyncio.wait_for(waiting, 10)
 
 
 async def settle() -> None:
-    """Let all that can go on do so."""
+    """Let all tasks of the event loop run until each of them waits."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -162,7 +162,7 @@ async def test_a_client_that_hangs_up_loses_nothing(world: World) -> None:
     await settle()
     other = asyncio.create_task(world.claim_work(1, worker="b"))
     await settle()
-    task_id = world.create()  # wakes the first, which is cancelled before it runs again
+    task_id = world.create()  # wakes the first poll, which is canceled before it runs again
     gone.cancel()
     assert ids(await end(other)) == [task_id]
     assert world.status(task_id)["runs"][0]["workerId"] == "b"
@@ -282,7 +282,7 @@ def test_reclaim_works_until_the_resolver_has_acted() -> None:
     world.close()
 
 
-def test_reclaim_is_refused_for_what_is_missing_over_or_was_never_claimed(world: World) -> None:
+def test_reclaim_is_refused_for_a_run_that_is_missing_resolved_or_not_claimed(world: World) -> None:
     assert refused(world.engine.reclaim_task, world.caller, slugid(), 0).status == 404
     task_id = world.create()
     assert refused(world.engine.reclaim_task, world.caller, task_id, 1).status == 404
@@ -301,7 +301,7 @@ def test_reclaim_is_refused_from_the_deadline_on() -> None:
     world.close()
 
 
-def test_a_refused_reclaim_counts_as_claimed_until_its_time(world: World) -> None:
+def test_a_refused_reclaim_leaves_a_claim_that_counts_until_it_expires(world: World) -> None:
     task_id = world.completed()
     assert world.engine.task_queue_counts(QUEUE)["claimedTasks"] == 0
     refused(world.engine.reclaim_task, world.caller, task_id, 0)
@@ -322,7 +322,7 @@ def test_a_reclaim_makes_worker_and_queue_known_for_a_day(world: World) -> None:
 
 
 @pytest.mark.parametrize("run_id", [0, 1, 2**31 - 1])
-def test_a_refused_claim_task_leaves_a_record_that_counts(world: World, run_id: int) -> None:
+def test_a_refused_claim_task_leaves_a_claim_that_counts_until_it_expires(world: World, run_id: int) -> None:
     task_id = world.running()
     world.engine.report_completed(world.caller, task_id, 0, None)
     with pytest.raises(Refusal):

@@ -44,7 +44,7 @@ def schemas(contract: Path) -> Schemas:
 
 
 async def lived(world: World) -> tuple[str, str]:
-    """A group with tasks in all states, every message sent; the ids of the first and of a blocked task."""
+    """Make a group whose tasks send every message; return the ids of its first and of a blocked task."""
     group = world.create()
     blocked = world.create(taskGroupId=group, dependencies=[group])
     (claim,) = await world.claim_work()
@@ -130,7 +130,7 @@ async def test_every_message_is_valid_and_every_exchange_used(world: World, sche
 
 
 def shape(value: Any) -> Any:
-    """The keys of a JSON value in their order, all the way down; of lists only the first element."""
+    """The keys of a JSON value on all levels, in their order; of each list, only its first element."""
     if isinstance(value, dict):
         return [(key, shape(child)) for key, child in cast("dict[str, Any]", value).items()]
     return [shape(child) for child in cast("Sequence[Any]", value)[:1]] if isinstance(value, list) else None
@@ -146,7 +146,7 @@ async def test_messages_have_the_keys_of_the_recorded_ones_in_their_order(
     for path in (contract / "recorded").glob("exchange.*.json"):
         recorded = json.loads(path.read_text())
         if path.name in {"exchange.task-exception.json", "exchange.artifact-created.object.json"}:
-            continue  # their shape is that of another run than the ones made here
+            continue  # `lived` makes no run and no artifact of their form
         ours = sent[recorded["exchange"]]
         theirs = recorded["body"]
         keys = [key for key in theirs if key != "sealed"]

@@ -18,7 +18,7 @@ ROUNDS = 6
 
 
 def drive_and_kill(path: str, lines: int) -> list[dict[str, Any]]:
-    """Let a process work on the file, kill it after it has said so many lines; all that it said."""
+    """Let a process change the file, kill it after it has printed `lines` lines; return all its lines."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     command = [sys.executable, str(DRIVER), path]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as driver:
@@ -43,7 +43,7 @@ def test_no_acknowledged_change_is_lost_when_the_process_is_killed(tmp_path: Pat
                 acknowledged[line["done"]] = line["seen"]
         world = World(path)
         for task_id, expected in acknowledged.items():
-            if task_id in doing:  # the change was made or was not, and nobody was told
+            if task_id in doing:  # no response has said whether the change was made
                 acknowledged[task_id] = seen(world, task_id)
             else:
                 assert seen(world, task_id) == expected
@@ -53,7 +53,7 @@ def test_no_acknowledged_change_is_lost_when_the_process_is_killed(tmp_path: Pat
 
 
 def check_consistency(world: World) -> None:
-    """Records that belong together are all there, or none is."""
+    """Check that the records of each change are complete: all of them are there, or none."""
     waiting = {entry["taskId"] for entry in world.engine.list_pending_tasks(QUEUE, None, 1000)["tasks"]}
     claimed = {task_id for (task_id,) in world.store.rows("SELECT task_id FROM claims")}
     states = {

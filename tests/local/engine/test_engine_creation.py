@@ -254,7 +254,7 @@ def test_repeating_a_create_returns_the_current_status_and_sends_again(world: Wo
     assert world.status(task_id)["state"] == "running"
 
 
-def test_a_repeat_may_write_its_dates_and_keys_otherwise(world: World) -> None:
+def test_a_repeated_create_may_write_its_dates_and_order_its_keys_in_another_way(world: World) -> None:
     task_id = world.create(deadline="2026-11-22T08:00:00.123Z", payload={"a": 1, "b": {"c": 2, "d": 3}})
     again = {"deadline": "2026-11-22 09:00:00.123000+01:00", "payload": {"b": {"d": 3, "c": 2}, "a": 1}}
     world.create(task_id, **again)

@@ -18,7 +18,7 @@ ALL = 1000
 
 
 def group_of(world: World, size: int) -> list[str]:
-    """The ids of a group's tasks, the first of which is also the group's."""
+    """Create a group of `size` tasks; return their ids, the first of which is that of the group, too."""
     group = world.create()
     return [group, *(world.create(taskGroupId=group) for _ in range(size - 1))]
 
@@ -32,7 +32,7 @@ def test_a_group_that_no_task_has_made_is_not_found(world: World) -> None:
     assert refused(engine.change_task_group_priority, nobody, slugid(), {"newPriority": "low"}).status == 404
 
 
-def test_sealing_keeps_its_first_time_and_is_told_each_time(world: World) -> None:
+def test_sealing_again_keeps_the_first_time_and_sends_the_message_again(world: World) -> None:
     (group,) = group_of(world, 1)
     world.sent()
     first = world.engine.seal_task_group(world.caller, group)

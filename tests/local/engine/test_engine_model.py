@@ -1,4 +1,4 @@
-"""The engine and a small model of it go the same way, whatever happens."""
+"""The engine and a small model of the Queue have the same states and messages after any events."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class EngineAndModel(RuleBasedStateMachine):
     @rule(index=INDEX, reason=st.sampled_from(["worker-shutdown", "intermittent-task", "internal-error"]))
     def exception(self, index: int, reason: str) -> None:
         task = self.task(index)
-        if task.runs and task.runs[-1].resolved != reason:  # a repeat is another matter
+        if task.runs and task.runs[-1].resolved != reason:  # the model does not know repeated reports
             run_id = len(task.runs) - 1
             self.both(
                 lambda: self.model.exception(task, reason),
@@ -194,7 +194,7 @@ class EngineAndModel(RuleBasedStateMachine):
         return tasks[index % len(tasks)]
 
     def both(self, model: Callable[[], Any], engine: Callable[[], Any]) -> None:
-        """Do it in both; they agree on whether it is a conflict, and on the messages."""
+        """Perform an event in both; check that both refuse it or none, and send the same messages."""
         try:
             model()
         except Conflict:

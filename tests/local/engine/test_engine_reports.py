@@ -54,7 +54,7 @@ def test_a_failed_run_fails_the_task(world: World) -> None:
     assert world.sent() == ["task-failed", "task-group-resolved"]
 
 
-def test_a_report_may_be_repeated_and_says_so_again(world: World) -> None:
+def test_a_report_may_be_repeated_and_sends_its_message_again(world: World) -> None:
     task_id = world.running()
     first = world.engine.report_completed(world.caller, task_id, 0, {})
     world.sent()
@@ -109,7 +109,9 @@ def test_some_exceptions_are_retried(world: World, reason: str) -> None:
 
 
 @pytest.mark.parametrize("reason", RETRIED)
-def test_without_retries_left_they_end_the_task(world: World, reason: str) -> None:
+def test_an_exception_that_would_be_retried_ends_a_task_without_retries_left(
+    world: World, reason: str
+) -> None:
     task_id = world.running(retries=0)
     world.sent()
     status = world.fail(task_id, reason)
@@ -158,7 +160,7 @@ def test_a_repeat_after_the_retry_was_claimed_counts_the_task_as_resolved(world:
     assert refused(world.engine.change_task_priority, world.caller, task_id, body).status == 409
 
 
-def test_a_retried_run_counts_as_claimed_until_its_time(world: World) -> None:
+def test_a_retried_run_counts_as_claimed_until_its_claim_expires(world: World) -> None:
     task_id = world.running()
     world.fail(task_id, "worker-shutdown")
     assert claimed(world) == 1
@@ -172,7 +174,7 @@ def test_a_final_exception_of_run_0_drops_its_claim(world: World) -> None:
     assert claimed(world) == 0
 
 
-def test_a_final_exception_of_a_later_run_counts_as_claimed_until_its_time(world: World) -> None:
+def test_a_later_run_that_a_final_exception_has_ended_still_counts_as_claimed(world: World) -> None:
     task_id = world.running(retries=0)
     world.fail(task_id, "internal-error")
     world.rerun(task_id)

@@ -77,7 +77,7 @@ def test_an_expired_claim_two_runs_ago_is_not_announced_again(world: World) -> N
     assert world.sent() == []
 
 
-def test_after_a_long_step_each_thing_was_done_at_its_own_moment(world: World) -> None:
+def test_after_a_jump_of_the_clock_each_change_has_its_own_time(world: World) -> None:
     task_id = world.running(retries=1)
     claimed_until, deadline = world.now(TIMEOUT), world.now(2 * HOUR)
     dependent = world.create(
@@ -92,18 +92,18 @@ def test_after_a_long_step_each_thing_was_done_at_its_own_moment(world: World) -
     (run,) = world.status(dependent)["runs"]
     assert (run["scheduled"], run["reasonResolved"]) == (deadline, "deadline-exceeded")
     assert world.sent() == [
-        *("task-exception", "task-pending"),  # the claim
-        *("task-pending", "task-exception"),  # the deadline
+        *("task-exception", "task-pending"),  # the claim expires
+        *("task-pending", "task-exception"),  # the deadline: the dependent is scheduled, the task ends
         *("task-group-resolved", "task-exception"),  # the dependent's deadline
     ]
     assert world.now() == times.text(int((START + DAY) * 1000))
 
 
-def test_in_production_the_moments_are_those_of_the_resolvers(production: World) -> None:
+def test_in_production_runs_end_when_a_resolver_looks_next(production: World) -> None:
     task_id = production.running(retries=1, deadline=production.now(HOUR + 1))
     production.clock.advance(days=1)
     first, second = production.status(task_id)["runs"]
-    late = -START % 5  # they look at every multiple of five seconds
+    late = -START % 5  # the resolvers look at every multiple of five seconds
     moments = [START + TIMEOUT + late, START + HOUR + 1 + 60 - 1 + late]
     assert [first["resolved"], second["resolved"]] == [times.text(int(each * 1000)) for each in moments]
 
@@ -214,7 +214,7 @@ def test_a_dependent_past_its_deadline_stays_unscheduled(production: World) -> N
     assert production.status(dependent)["state"] == "exception"
 
 
-def test_a_group_is_resolved_once_nothing_in_it_was_never_resolved(world: World) -> None:
+def test_a_group_is_resolved_once_each_of_its_tasks_was_resolved_at_least_once(world: World) -> None:
     group = world.running()
     other = world.create(taskGroupId=group, dependencies=[group])
     world.sent()
@@ -367,7 +367,7 @@ def test_a_task_is_served_until_the_night_after_it_has_expired_however_far_the_c
     task_id = world.running(expires=world.now(23 * HOUR))
     made = world.artifact(task_id, "public/x", "object", **artifact)
     world.storage.objects.finish_upload(world.caller, made["name"], {**made, "hashes": {}})
-    world.clock.advance(days=1)  # the night was eight hours before the end of the task
+    world.clock.advance(days=1)  # the nightly jobs ran eight hours before the task expired
     assert world.status(task_id)["state"] == "exception"
     assert world.storage.objects.is_finished(made["name"])
     world.clock.advance(days=1)
@@ -427,7 +427,7 @@ def test_a_task_can_be_created_again_between_two_batches_of_the_nightly_jobs() -
     terms = {"dependencies": [required], "expires": world.now(2 * HOUR)}
     tasks = [world.running(**terms) for _ in range(501)]
     world.clock.advance(2 * HOUR)
-    world.background.run_due()  # the deadline of the last task
+    world.background.run_due()  # handles the deadline of the last task
     world.clock.advance(days=2)
     left = {task_id for (task_id,) in world.store.rows("SELECT task_id FROM tasks")} - {required}
     assert len(left) == 1

@@ -180,7 +180,7 @@ def test_cancel_of_a_retried_task_ends_the_claim_of_its_last_run(world: World) -
     world.claim(task_id, 1)
     world.clock.advance(1199)
     world.engine.reclaim_task(world.caller, task_id, 1)
-    world.clock.advance(1199)  # the claim of the run before has expired
+    world.clock.advance(1199)  # the claim of run 0 has expired
     assert world.engine.task_queue_counts(QUEUE)["claimedTasks"] == 1
     assert world.cancel(task_id)["runs"][1]["reasonResolved"] == "canceled"
     assert world.engine.task_queue_counts(QUEUE)["claimedTasks"] == 0

@@ -109,7 +109,7 @@ def test_garbage_is_not_an_index_token(token: str | None) -> None:
     assert decode_index(token, tuple[str, int, str]) is None
 
 
-def test_a_store_in_a_file_is_there_again(tmp_path: Path) -> None:
+def test_a_store_in_a_file_has_its_rows_when_it_is_opened_again(tmp_path: Path) -> None:
     path = str(tmp_path / "q.sqlite")
     store = Store(path)
     with store.transaction(keep=KeyError):
@@ -129,7 +129,7 @@ def insert(store: Store, *groups: tuple[str, str], error: type[Exception] | None
             raise error
 
 
-def test_a_transaction_is_undone_by_any_error_but_one(tmp_path: Path) -> None:
+def test_a_transaction_is_undone_by_any_error_except_those_to_keep(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "q.sqlite"))
     for name, error in (("undone", ValueError), ("kept", KeyError)):
         with pytest.raises(error):

@@ -16,7 +16,7 @@ ALL = 1000
 
 
 async def seen(world: World, worker: str = WORKER, queue: str = QUEUE) -> None:
-    """Let a worker be known through claimWork."""
+    """Make a worker known by claimWork."""
     world.create(taskQueueId=queue)
     await world.claim_work(queue=queue, worker=worker)
 
@@ -82,7 +82,7 @@ async def test_activity_is_written_down_every_half_hour(world: World) -> None:
     assert world.engine.get_task_queue(QUEUE)["lastDateActive"] == world.now()
 
 
-async def test_a_declaration_does_not_put_off_that_activity_is_written_down(world: World) -> None:
+async def test_a_declaration_does_not_delay_the_record_of_activity(world: World) -> None:
     declare(world, WORKER, 60)
     world.clock.advance(30)
     await seen(world)
@@ -95,7 +95,7 @@ async def test_a_declaration_does_not_put_off_that_activity_is_written_down(worl
     assert get(world)["lastDateActive"] == world.engine.get_task_queue(QUEUE)["lastDateActive"] == world.now()
 
 
-async def test_activity_of_a_queue_and_of_each_worker_is_written_down_on_its_own(world: World) -> None:
+async def test_activity_of_a_queue_and_of_each_worker_is_written_down_separately(world: World) -> None:
     await seen(world, "w1")
     world.clock.advance(1200)
     await seen(world, "w2")
@@ -138,7 +138,7 @@ async def test_the_last_twenty_tasks_are_remembered(world: World) -> None:
     assert listed["latestTask"] == {"runId": 0, "taskId": tasks[-1]}
 
 
-def test_declaring_makes_known_and_never_shortens(world: World) -> None:
+def test_declaring_makes_a_worker_known_and_never_shortens_its_life(world: World) -> None:
     world.caller.asked.clear()
     assert declare(world, "w2", HOUR)["expires"] == world.now(HOUR)
     assert world.caller.asked == [{"properties": ["expires"]}]
@@ -153,7 +153,7 @@ def test_declaring_makes_known_and_never_shortens(world: World) -> None:
 
 
 def test_declaring_a_known_worker_until_a_past_date_only_notes_its_activity(world: World) -> None:
-    """The service stores the later of both dates, and responds with the worker unless that has passed."""
+    """The service stores the later of the old and new date, and responds with 400 if that has passed, too."""
     declare(world, WORKER, HOUR)
     world.clock.advance(HOUR / 2)
     worker = declare(world, WORKER, -1)
@@ -251,7 +251,7 @@ def test_in_the_millisecond_of_its_end_a_quarantine_filters_the_list_and_does_no
     assert world.status(task_id)["state"] == "running"
 
 
-def test_pages_of_workers_may_be_short_and_still_go_on(world: World) -> None:
+def test_a_page_of_workers_may_be_empty_although_others_follow(world: World) -> None:
     declare(world, "a", HOUR)
     declare(world, "b", 2 * HOUR)
     world.clock.advance(HOUR + 0.001)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SECRET = f"{QUEUE}/task-queues"
-"""Needs `queue:list-task-queues`, which not everybody has."""
+"""A resource that needs the scope `queue:list-task-queues`, which anonymous callers lack."""
 
 _DAY = 86_400_000
 CURRENT_SCOPES = "/api/auth/v1/scopes/current"
@@ -58,7 +58,7 @@ def _scopes(wire: Wire, key: Key | None) -> list[str]:
 
 
 def _refused(wire: Wire, key: Key) -> str:
-    """The words of a 401."""
+    """Return the message of the 401."""
     reply = wire.send("GET", SECRET, key=key)
     assert (reply.status, reply.json["code"]) == (401, "AuthenticationFailed")
     assert reply.headers["www-authenticate"] == "hawk"
@@ -104,7 +104,7 @@ def test_with_credentials_a_missing_scope_is_403_with_what_is_missing(here: Wire
         (Key("limited", "wrong"), "Unauthorized: Bad mac"),
     ],
 )
-def test_a_client_that_is_not_good_is_refused(here: Wire, key: Key, words: str) -> None:
+def test_an_unknown_or_invalid_client_is_refused(here: Wire, key: Key, words: str) -> None:
     assert _refused(here, key) == words
 
 
@@ -199,7 +199,7 @@ def test_a_body_is_compared_with_its_signed_hash(here: Wire) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["x", "x" * 43 + "=", "x" * 100])
-def test_a_hash_of_any_length_is_just_wrong(here: Wire, wrong: str) -> None:
+def test_a_wrong_hash_of_any_length_is_refused(here: Wire, wrong: str) -> None:
     assert _with_hash(here, b'{"taskIds": ["x"]}', "application/json", wrong)[0] == 401
 
 
@@ -447,7 +447,7 @@ def test_header_and_bewit_together_are_refused(here: Wire) -> None:
 def test_roles_are_expanded_with_what_they_match(here: Wire) -> None:
     scopes = _scopes(here, LIMITED)
     assert "queue:deep" in scopes
-    assert "queue:list-workers:*" in scopes  # which everybody has, and which covers the role's own
+    assert "queue:list-workers:*" in scopes  # a scope of everybody that covers the role's
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_a_scalar_body_is_malformed_and_echoed_as_that_scalar(wire: Wire, scalar
 
 
 async def test_a_client_that_disconnects_before_its_body_is_read_causes_no_error() -> None:
-    """Made, and not sent: when it is read so late depends on which of two events a loop sees first."""
+    """The request is made by hand: over a connection, the loop may see the body or the disconnect first."""
     loop = asyncio.get_running_loop()
     body = StreamReader(BaseProtocol(loop), 2**16, loop=loop)
     request = make_mocked_request("POST", "/", {"Content-Length": "9"}, payload=body)
@@ -151,7 +151,7 @@ def test_bodies_that_cannot_be_unpacked_are_malformed(wire: Wire, encoding: str,
 
 
 AROUND_THE_LIMITS = [300, *range(440, 500), *range(900, 1000), 9_990, 1_000_000]
-"""Levels: Python's limits are 1,000 calls within each other, and 10,000 for modules in C since 3.12."""
+"""Levels of nesting: Python allows 1,000 nested calls, and modules in C 10,000 since 3.12."""
 
 
 def test_a_body_that_is_nested_too_deep_is_refused_with_the_reason(
@@ -167,7 +167,7 @@ def test_a_body_that_is_nested_too_deep_is_refused_with_the_reason(
             assert wire.send("GET", url).status == 200
         else:
             assert reply.status == 400
-            assert b"nested deeper than Python can handle" in reply.body  # which json may not read
+            assert b"nested deeper than Python can handle" in reply.body  # too deep for `reply.json`
             codes.add(reply.body.split(b'"')[3])
     assert codes == {b"MalformedPayload"}
 
@@ -191,7 +191,7 @@ def test_expect_continue_gets_100_continue(wire: Wire) -> None:
 
 
 def test_a_request_in_http_1_0_gets_no_100_continue(wire: Wire) -> None:
-    """HTTP/1.0 has no such response: its clients would take it for the one that they wait for."""
+    """HTTP/1.0 has no such response: its clients would take it for the final response."""
     host, _, port = wire.host.partition(":")
     head = (
         f"POST {QUEUE}/tasks/status HTTP/1.0\r\nHost: {wire.host}\r\nContent-Type: application/json\r\n"
@@ -475,7 +475,7 @@ _GONE = object()
 
 @st.composite
 def bodies(draw: st.DrawFn) -> tuple[str, Any]:
-    """A schema's name and a body for it: valid, or with one or two places spoilt."""
+    """A schema's name and a body for it: valid, or with one or two wrong values."""
     name = draw(st.sampled_from(sorted(_SAMPLES)))
     body = copy.deepcopy(draw(st.sampled_from(_SAMPLES[name])))
     for _ in range(draw(st.integers(0, 2))):

@@ -1,4 +1,4 @@
-"""`taskqueue local`: what a shell gets from it."""
+"""`taskqueue local`, as a shell sees it: output, settings, signals and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes that the server has confirmed survive kill -9, whatever it was doing at that moment."""
+"""Changes that the server has confirmed survive kill -9 at any moment."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WORKERS = 3
 
 @contextmanager
 def _server(db: Path) -> Generator[tuple[subprocess.Popen[str], str]]:
-    """A server in a separate process, and its root URL; killed at the end."""
+    """Run a server in a separate process, and kill it at the end; yield the process and its root URL."""
     environment = {**os.environ, "TASKQUEUE_LOCAL_ACCESS_TOKEN": _CLIENT["accessToken"]}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
     with subprocess.Popen([*_COMMAND, "--db", str(db)], env=environment, **pipes) as process:
@@ -44,19 +44,19 @@ def _server(db: Path) -> Generator[tuple[subprocess.Popen[str], str]]:
 
 
 class _Worker:
-    """Works through tasks in its own queue, and remembers what it was told."""
+    """Creates, claims and resolves tasks of its own task queue, and records what the server confirmed."""
 
     def __init__(self, number: int) -> None:
         self.task_queue_id = f"crash/worker-{number}"
         self.seen: dict[str, dict[str, Any]] = {}
         """The status of each task in the last response."""
         self.artifacts: dict[str, list[str]] = {}
-        """The names of each task's artifacts that were acknowledged, all on run 0."""
+        """The names of the confirmed artifacts of each run, by `TASK/RUN`."""
         self.in_doubt: set[str] = set()
-        """The tasks of the call without a response."""
+        """The tasks that the last call may have changed, if it had no response."""
 
     def run(self, root_url: str, acknowledged: Callable[[], None]) -> None:
-        """Work until the server is gone."""
+        """Work until the server is killed."""
         self._queue = _client(root_url)
         self._acknowledged = acknowledged
         try:
@@ -109,11 +109,11 @@ class _Worker:
         self._change(task_id, getattr(self._queue, end), run_id, *reason)
 
     def check(self, root_url: str) -> None:
-        """Hold what was acknowledged against what is there now."""
+        """Compare what was confirmed with what the restarted server has."""
         queue = _client(root_url)
         for task_id in self.in_doubt | self.seen.keys():
             status = _status(queue, task_id)
-            if task_id in self.in_doubt:  # made or not made, and nobody was told
+            if task_id in self.in_doubt:  # no response has said whether the change was made
                 self.seen |= {task_id: status} if status else {}
             else:
                 assert status == self.seen[task_id]
@@ -127,7 +127,7 @@ class _Worker:
             assert {artifact["name"] for artifact in listed} >= set(names)
 
     def _check_lists(self, queue: Any) -> None:
-        """Tasks and the queue's records of them tell the same: a change was made as a whole."""
+        """Check that each change was made as a whole: the lists of the task queue agree with the tasks."""
         states = Counter(status["state"] for status in self.seen.values())
         pending = queue.listPendingTasks(self.task_queue_id)["tasks"]
         assert {entry["taskId"] for entry in pending} == self._in_state("pending")
@@ -165,7 +165,7 @@ def _status(queue: Any, task_id: str) -> dict[str, Any] | None:
 
 
 def _killer(process: subprocess.Popen[str], after: int) -> Callable[[], None]:
-    """To be called after each response: kills the server under load after the given number."""
+    """Return a function to call after each response: it kills the server after `after` responses."""
     responses = count(1)
 
     def acknowledged() -> None:

@@ -108,7 +108,9 @@ def _members(data: bytes) -> bytes:
         ("deflate", zlib.compress),
     ],
 )
-def test_request_codings_are_undone(wire: Wire, coding: str, encode: Callable[[bytes], bytes]) -> None:
+def test_encoded_request_bodies_are_decoded(
+    wire: Wire, coding: str, encode: Callable[[bytes], bytes]
+) -> None:
     assert _post(wire, encode(json.dumps(DEFINITION).encode()), coding=coding) == 200
 
 
@@ -136,7 +138,7 @@ def test_of_a_body_that_is_unpacked_to_gigabytes_little_more_than_the_limit_is_u
 
 
 class CountedGzip:
-    """Unpacks as zlib does, and counts the bytes that it is given."""
+    """Unpacks as zlib does, and counts the bytes passed to it."""
 
     given = 0
 
@@ -209,7 +211,7 @@ def test_a_response_has_the_coding_of_the_highest_quality(
     assert json.loads(unpack(reply.body))["payload"] == {"text": "x" * 2000}
 
 
-def test_no_cache_asks_for_the_body_although_it_is_known(wire: Wire) -> None:
+def test_with_no_cache_the_body_is_sent_although_the_etag_matches(wire: Wire) -> None:
     path = f"{QUEUE}/__version__"
     known = {"If-None-Match": wire.send("GET", path).headers["etag"]}
     assert wire.send("GET", path, headers=known).status == 304

@@ -1,7 +1,7 @@
-"""Requests that were recorded from the real service, sent again in the order of their story.
+"""Requests that were recorded from the real service, sent to a local queue in the order of the recording.
 
-What comes back is what came back then: status, headers and body to the order of the keys, with times,
-secrets and addresses compared by their form.
+Each response equals the recorded one in status, headers and body, including the order of its keys. Only the
+form of times, secrets and addresses is compared.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def recorded(contract: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def replies(recorded: dict[str, Any]) -> Iterator[dict[str, tuple[Reply, str]]]:
-    """Return the response of the local queue, and the root URL."""
+    """The responses of the local queue by the names of the recordings, each with the root URL."""
     with LocalQueue(clock=MovableClock(_THEN, held=True), like_production=True) as local:
         teller = _Teller(Wire(local), recorded)
         yield {name: (teller.tell(name), local.root_url) for name in _STORY.split()}
 
 
 class _Teller:
-    """Sends the requests; upload ids are the service's choice, so ours stand for theirs from then on."""
+    """Sends the requests, with the local queue's upload ids in place of the recorded ones."""
 
     def __init__(self, wire: Wire, recorded: dict[str, Any]) -> None:
         self._wire = wire
@@ -82,7 +82,7 @@ class _Teller:
         return reply
 
     def _unrecorded(self, name: str) -> Reply:
-        """Steps that the recorder took and did not write down."""
+        """Send a request that the recorder sent without recording it."""
         root, base = self._wire.root, "/api/queue/v1/task"
         task = self._recorded["createTask"]["request"]["body"]
         if name == "+plain":
@@ -125,7 +125,7 @@ _FORMS = [
 
 
 def _form(value: Any, root_url: str) -> Any:
-    """The value with all that differs from one time to the next replaced by its form."""
+    """Return the value as JSON, with all that differs in each run of the tests replaced by its form."""
     text = json.dumps(value).replace(root_url, "ROOT")
     for pattern, form in _FORMS:
         text = re.sub(pattern, form, text)

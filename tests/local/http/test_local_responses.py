@@ -159,7 +159,7 @@ def test_robots_are_turned_away(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("path", ["/__version__", "/__heartbeat__", "/__lbheartbeat__", "/robots.txt"])
-def test_what_the_process_says_of_itself_does_not_depend_on_method_or_path_below(
+def test_endpoints_of_the_process_ignore_the_method_and_what_follows_their_path(
     wire: Wire, path: str
 ) -> None:
     """Load balancers put a slash at the end, or send POST."""
@@ -195,7 +195,7 @@ def test_an_error_has_the_services_form(wire: Wire) -> None:
     }
 
 
-def test_an_errors_payload_has_the_dates_as_far_as_they_were_read(
+def test_an_errors_payload_has_stored_dates_only_if_the_error_came_after_they_were_read(
     wire: Wire, task_factory: TaskFactory
 ) -> None:
     task_id = slugid()
@@ -362,11 +362,11 @@ def test_a_run_id_with_zeros_needs_the_scope_first_as_typed_and_later_as_read(
     pending: list[int],
     running: int,
 ) -> None:
-    """A missing run is found before the second check, and by some calls also a pending one."""
+    """A missing run is refused before the second check of scopes, and a pending run by some calls, too."""
     task_id = slugid()
 
     def statuses(task_id: str) -> list[int]:
-        """With the scope as typed, with that as read, and with both."""
+        """The statuses with the scope of the run id as typed, with that of the number, and with both."""
         scopes = [f"queue:{scope}:{task_id}/00", f"queue:{scope}:{task_id}/0"]
         keys = [wire.root.temporary(each) for each in (scopes[:1], scopes[1:], scopes)]
         resource = f"{QUEUE}/task/{task_id}/runs/00/{verb}"

@@ -102,5 +102,5 @@ def _check_artifacts(wire: Wire, task_id: str) -> None:
     assert {artifact["name"] for artifact in listed} >= {"public/info.json", "public/logs/live_backing.log"}
     url = wire.send("GET", f"{QUEUE}/task/{task_id}/artifacts/public/info.json").headers["location"]
     info = wire.send("GET", url.removeprefix(wire.local.root_url))
-    assert info.headers["content-encoding"] == "gzip"  # scriptworker packs text, and storage keeps it so
+    assert info.headers["content-encoding"] == "gzip"  # scriptworker compresses text
     assert json.loads(gzip.decompress(info.body)) == {"taskId": task_id, "runId": 0}

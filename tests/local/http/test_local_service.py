@@ -103,7 +103,7 @@ def test_two_queues_know_nothing_of_each_other(task_factory: TaskFactory) -> Non
 
 
 class _SilentClock(MovableClock):
-    """A clock that a queue does not follow when it is moved, only at the next alarm."""
+    """A clock that does not tell its queue when it is moved: the queue notices at its next alarm."""
 
     def after_move(self, callback: Callable[[], object]) -> None:
         pass
@@ -111,7 +111,7 @@ class _SilentClock(MovableClock):
 
 @pytest.mark.parametrize("trigger", ["alarm", "move", "call"])
 def test_requests_are_served_between_two_batches_of_what_has_expired(trigger: str) -> None:
-    """Each turn of the event loop serves requests: in each one, the test counts what is left."""
+    """Each turn of the event loop serves requests: in each turn, the test counts the artifacts left."""
     counts: set[int] = set()
     with LocalQueue(clock=(MovableClock if trigger == "move" else _SilentClock)(held=True)) as local:
         deployment = local._running  # pyright: ignore[reportPrivateUsage]
@@ -145,7 +145,7 @@ async def test_it_can_be_entered_asynchronously() -> None:
         assert reply.json["alive"] is True
 
 
-async def test_canceled_while_it_starts_it_is_stopped_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_queue_whose_start_is_canceled_is_stopped_again(monkeypatch: pytest.MonkeyPatch) -> None:
     starting, canceled, started = asyncio.Event(), threading.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
@@ -385,7 +385,7 @@ async def test_messages_go_to_rabbitmq_when_there_is_a_url(task_factory: TaskFac
         assert json.loads(message.body)["status"]["taskId"] == task_id
 
 
-def test_a_subscribers_error_is_nobody_elses(
+def test_an_error_of_one_subscriber_does_not_affect_others(
     local_queue: LocalQueue, task_factory: TaskFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[Message] = []
@@ -471,7 +471,7 @@ def test_a_client_that_hangs_up_takes_no_task(local_queue: LocalQueue, task_fact
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.sendall(head.encode() + body)
         while not wire.send("GET", f"{QUEUE}/task-queues", key=wire.root).json["taskQueues"]:
-            pass  # the claim has been taken up once its task queue is known
+            pass  # the server has begun to handle the claim when the task queue is known
     assert wire.send("GET", f"{QUEUE}/ping").status == 200  # the end of the connection was read before this
     task_id = _create(wire, task_factory())
     assert _state(wire, task_id) == "pending"

@@ -100,7 +100,7 @@ def go(page: Page, address: str) -> None:
 
 @contextmanager
 def no_errors(page: Page) -> Generator[None]:
-    """Fail if the page's console has an error meanwhile."""
+    """Fail if the page's console has an error within the block."""
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
@@ -109,6 +109,6 @@ def no_errors(page: Page) -> Generator[None]:
 
 
 def picture(page: Page, name: str, tmp_path: Path) -> None:
-    """Take a picture of a view, for the documentation if that is asked for."""
+    """Take a picture of a view, for the documentation if `TASKQUEUE_DOCS_PICTURES` is set."""
     folder = Path(PICTURES) if PICTURES else tmp_path
     assert len(page.screenshot(path=folder / f"{name}.png")) > 1000

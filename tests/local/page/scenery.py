@@ -67,7 +67,7 @@ class Scenery:
         return Queue(self.local.root_url, credentials, clock=self.local.clock)
 
     def create(self, name: str, after: Sequence[str] = (), **changes: Any) -> str:
-        """Create a task of the group; its id."""
+        """Create a task of the group; return its id."""
         task_id = slugid()
         definition = task_definition(
             changes.pop("task_queue_id", TASK_QUEUE),
@@ -82,7 +82,7 @@ class Scenery:
         return task_id
 
     def claim(self, worker_id: str = "w-1", tasks: int = 1, task_queue_id: str = TASK_QUEUE) -> list[Queue]:
-        """Claim tasks for a worker; a client with the credentials of each run."""
+        """Claim tasks for a worker; return a client with the credentials of each run."""
         claimed = self.queue.claim_work(
             task_queue_id, worker_group="rack-1", worker_id=worker_id, tasks=tasks
         )
@@ -90,7 +90,7 @@ class Scenery:
         return [self._client(each.credentials) for each in claimed.tasks]
 
     def work(self, *ends: End, worker_id: str = "w-1") -> None:
-        """Claim a task for each of the ends, and report it so: completed, failed or a reason."""
+        """Claim a task for each end, and report it: `completed`, `failed` or the reason of an exception."""
         for end in ends:
             (client,) = self.claim(worker_id)
             task_id, run_id = self.claimed[0]

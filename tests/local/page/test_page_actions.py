@@ -144,9 +144,7 @@ def test_the_python_and_the_shell_command_that_are_shown_do_the_same(
     assert scenery.queue.status(second).status.state == "exception"
 
 
-def test_a_text_that_the_browser_does_not_copy_is_not_said_to_be_copied(
-    scenery: Scenery, open_page: Open
-) -> None:
+def test_a_copy_that_the_browser_refuses_is_reported(scenery: Scenery, open_page: Open) -> None:
     page = open_page(f"/task/{scenery.create('copied')}/definition")
     with no_errors(page):
         page.evaluate(WITHOUT_CLIPBOARD)
@@ -156,11 +154,11 @@ def test_a_text_that_the_browser_does_not_copy_is_not_said_to_be_copied(
 
 
 WITHOUT_CLIPBOARD = "() => { Object.defineProperty(navigator, 'clipboard', { value: undefined }) }"
-"""As for a page that another machine serves without TLS."""
+"""The state of a page that another machine serves without TLS: browsers give it no clipboard."""
 
 
 def test_the_buttons_of_the_clock_stay_when_its_time_is_drawn_again(open_page: Open) -> None:
-    """One that is replaced between the press and the release of the mouse gets no click."""
+    """A button that is replaced between the press and the release of the mouse gets no click."""
     page = open_page("/")
     with no_errors(page):
         page.get_by_title("The queue's clock").click()
@@ -241,7 +239,7 @@ def test_faults_are_added_strike_and_are_removed(
 def test_faults_that_another_window_or_program_adds_or_removes_are_shown(
     monkeypatch: pytest.MonkeyPatch, local: LocalQueue, open_page: Open
 ) -> None:
-    monkeypatch.setattr(views, "_HEARTBEAT", 3600)  # which would show them late
+    monkeypatch.setattr(views, "_HEARTBEAT", 3600)  # the heartbeat would show the faults, too, but later
     page, other = open_page("/faults"), open_page("/faults")
     _dialog(other, "The response to a claim is lost")
     _confirm(other)
@@ -319,7 +317,7 @@ def test_a_task_is_written_with_its_problems_at_the_fields(
         expect(page.get_by_label("Name")).to_have_value("from the page")
 
 
-def test_what_the_editor_cannot_read_is_kept_and_said(open_page: Open) -> None:
+def test_input_that_the_editor_cannot_read_is_kept_and_reported(open_page: Open) -> None:
     page = open_page("/new")
     turn = page.get_by_role("button", name="JSON", exact=True)
     with no_errors(page):

@@ -29,7 +29,7 @@ def views(world: World) -> Views:
 
 
 def next_moment(world: World, views: Views, name: str) -> float | None:
-    """Seconds until the clock's dialog moves on to this moment; None if there is none."""
+    """Seconds from now to the moment that the clock's dialog has under this name; None if it has none."""
     moment = views.moments()[name]
     return None if moment is None else round(moment - world.clock.now(), 3)
 
@@ -44,13 +44,13 @@ def test_the_next_claim_expiry_is_that_of_the_latest_reclaim(world: World, views
 
 
 def test_a_claim_that_cannot_expire_any_more_is_not_the_next_one(world: World, views: Views) -> None:
-    world.fail(world.running(), "worker-shutdown")  # the record of a retried run stays until its time
+    world.fail(world.running(), "worker-shutdown")  # the claim's record stays until it would expire
     refused(world.claim, world.create(), 1)
     world.running(deadline=world.now(TIMEOUT / 2))  # ends as deadline-exceeded
     assert next_moment(world, views, "claimExpiry") is None
 
 
-def test_a_run_is_shown_at_the_worker_that_holds_it_after_others_asked_for_it(
+def test_a_run_is_shown_at_the_worker_that_has_claimed_it_although_others_tried(
     world: World, views: Views
 ) -> None:
     task_id = world.running()
@@ -78,7 +78,7 @@ def test_the_last_activity_of_a_worker_is_its_latest_request_for_tasks_or_reclai
     world.engine.reclaim_task(world.caller, task_id, 0)
     assert since() == [0]
     world.clock.advance(100)
-    world.engine.reclaim_task(world.caller, task_id, 0)  # the record of the worker is half an hour late
+    world.engine.reclaim_task(world.caller, task_id, 0)  # the worker's record may be half an hour old
     assert since() == [0]
     world.create()
     world.clock.advance(100)
@@ -86,7 +86,7 @@ def test_the_last_activity_of_a_worker_is_its_latest_request_for_tasks_or_reclai
     assert since() == [0]
 
 
-def test_the_next_deadline_is_that_of_a_task_that_it_will_end(world: World, views: Views) -> None:
+def test_the_next_deadline_is_that_of_a_task_that_is_not_resolved(world: World, views: Views) -> None:
     world.completed(deadline=world.now(60))
     world.cancel(world.create(deadline=world.now(70)))
     assert next_moment(world, views, "deadline") is None

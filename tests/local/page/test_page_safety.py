@@ -116,7 +116,7 @@ _FRAME = """(queue) => new Promise((done) => {
 
 
 class _Attacker(BaseHTTPRequestHandler):
-    """Another page on this machine: for a browser, it is of the same site as the queue's."""
+    """Another server on this machine: for a browser, its pages are of the same site as the queue's."""
 
     def do_GET(self) -> None:
         self.send_response(200)
@@ -215,12 +215,12 @@ REMEMBER_NOTICES = """() => {
         records.forEach((each) => each.addedNodes.forEach((node) => noticed.push(node.textContent)));
     new MutationObserver(note).observe(document.getElementById("notices"), { childList: true });
 }"""
-"""A notice goes after five seconds."""
+"""Records notices: each is removed after five seconds, so a slow test could miss it."""
 
 WAIT_FOR_NOTICE = """async (text) => {
     while (!noticed.includes(text)) await new Promise(requestAnimationFrame);
 }"""
-"""`wait_for_function` would look a second time by `eval`, which the page's policy forbids."""
+"""Used in place of `wait_for_function`, which polls by `eval`: the page's policy forbids that."""
 
 
 def test_a_queue_that_is_restarted_is_found_again(browser: Browser, tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_a_queue_that_is_restarted_is_found_again(browser: Browser, tmp_path: Pa
         scenery.create("after the restart")
         scenery.queue.close()
         expect(page.get_by_role("link", name="after the restart")).to_be_visible()
-    with LocalQueue(page=True, port=port):  # another one: its token is another, too
+    with LocalQueue(page=True, port=port):  # another queue, with another token
         expect(page.get_by_role("heading", name="This page is locked")).to_be_visible()
     context.close()
     assert task_id

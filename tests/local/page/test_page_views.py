@@ -39,7 +39,7 @@ def _elements(page: Page) -> int:
 
 
 def _graph(scenery: Scenery) -> dict[str, str]:
-    """A small project in the middle of its work; task ids by name."""
+    """Create a small project, half of it done; return the task ids by name."""
     ids = {"setup": scenery.create("setup")}
     for system in ("linux", "macos", "windows"):
         ids[f"build {system}"] = scenery.create(f"build {system}", [ids["setup"]])
@@ -390,7 +390,7 @@ def test_a_log_is_followed_in_its_colors_searched_and_linked_to(
             picture(page, "log", tmp_path)
             more = LOG + "".join(f"line {number}\n" for number in range(5000)) + "the needle\n"
             scenery.upload(client, "public/logs/live.log", more, "text/plain")
-            expect(page.get_by_text("the needle")).to_be_visible()  # it follows the end
+            expect(page.get_by_text("the needle")).to_be_visible()  # the view scrolls to the new end
             assert _elements(page) < MOST_NODES
             page.get_by_label("Search the log").fill("line 2500")
             expect(page.get_by_text("1 of 1")).to_be_visible()
@@ -521,7 +521,7 @@ def test_a_request_is_shown_that_comes_while_the_view_is_loaded(scenery: Scenery
     def respond_late(route: Route) -> None:
         response = route.fetch()
         scenery.create("meanwhile")
-        page.wait_for_timeout(600)  # the stream brings it
+        page.wait_for_timeout(600)  # meanwhile, the stream sends this request to the page
         route.fulfill(response=response)
 
     page.route("**/history", respond_late)
@@ -550,7 +550,7 @@ def test_everything_that_the_first_view_needs_is_fetched_at_once() -> None:
     html = (STATIC / "index.html").read_text()
     preloaded = re.findall(r'rel="modulepreload" href="/page/static/([a-z]+)\.js"', html)
     found = ["app"]
-    for name in found:  # grows while it is read
+    for name in found:  # the loop extends it
         imports = re.findall(
             r'^import .* from "\./([a-z]+)\.js";', (STATIC / f"{name}.js").read_text(), re.MULTILINE
         )
@@ -615,7 +615,7 @@ def test_views_follow_1000_messages_a_second(local: LocalQueue, scenery: Scenery
         local.call(lambda: _repeat(message, 100))
         expect(page.locator("header .quiet[role=status]")).to_have_text(str(6 + 100 * number))
     seconds = (page.evaluate("performance.now()") - started) / 1000
-    assert page.evaluate("window.updates") <= 4 * (20 * seconds + 5)  # a few mutations make an update
+    assert page.evaluate("window.updates") <= 4 * (20 * seconds + 5)  # each update makes a few mutations
     assert _elements(page) < MOST_NODES
 
 
@@ -625,7 +625,7 @@ def _repeat(act: Callable[[], object], times: int) -> None:
 
 
 def _latest_message(local: LocalQueue, scenery: Scenery, task_id: str) -> Callable[[], object]:
-    """Publish one more message of a task, as the engine does."""
+    """Return a function that publishes a message of a task once more, as the engine does."""
     seen: list[Any] = []
     local.subscribe(seen.append)
     scenery.queue.change_task_priority(task_id, "high")
