@@ -195,7 +195,7 @@ def test_storage_cannot_vouch_for_an_object(
 
 
 def s3(server: RawServer, put: RawResponse, stored: RawResponse | None = None) -> list[Request]:
-    """Let the server be the Queue and S3, responding `put` to each PUT and `stored` to each GET."""
+    """Be Queue and S3: send `put` in response to PUT, `stored` in response to GET; return all requests."""
     seen: list[Request] = []
 
     def respond(request: Request) -> RawResponse:

@@ -31,7 +31,7 @@ HALF = len(CONTENT) // 2
 
 
 def serve(server: RawServer, *responses: RawResponse | Callable[[Request], RawResponse]) -> list[Request]:
-    """Let the server be Queue and storage, with these responses to GET in turn; return the GET requests."""
+    """Be Queue and storage: send these responses in turn, then the last one again; return the GETs."""
     left = list(responses)
     gets: list[Request] = []
 

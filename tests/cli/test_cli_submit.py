@@ -419,7 +419,7 @@ class CountedName(str):
 
 
 def test_the_advice_looks_at_each_name_a_few_times() -> None:
-    """Comparing it with all names before it would take minutes for a graph of a hundred thousand tasks."""
+    """Comparing each name with all before it would take minutes for a graph of a hundred thousand tasks."""
     names = [f"t{number}" for number in range(500)]
     definition: Any = {}
     graph = Graph(slugid(), tuple(GraphTask(CountedName(name), slugid(), definition) for name in names))

@@ -166,7 +166,7 @@ class CountedList(list[str]):
 
 
 def test_each_dependency_of_a_blocked_task_is_looked_at_a_few_times(create: Create, queue: Queue) -> None:
-    """Looking at all others for each one would take a minute for a task with ten thousand dependencies."""
+    """Looking at all dependencies for each of them would take a minute if there are ten thousand."""
     failed = [create(name) for name in "abcdefghijklmnopqrst"]
     last = create("last", dependencies=failed)
     for each in failed:

@@ -167,7 +167,7 @@ def test_a_reference_to_a_task_that_is_not_a_dependency_is_refused() -> None:
 
 
 def test_the_problem_of_a_reference_names_a_few_of_many_dependencies() -> None:
-    """A task may have ten thousand, and as many wrong references: naming all would fill a gigabyte."""
+    """A task may have ten thousand dependencies and wrong references: naming all would fill a gigabyte."""
     names = [f"t{number}" for number in range(30)]
     needs: dict[str, Any] = {"dependencies": names, "payload": {"x": {"task-reference": "<t30>"}}}
     wrong = document(**{name: {} for name in names}, last=needs)
@@ -593,7 +593,7 @@ class CountedTask(dict[str, Any]):
 def test_each_task_of_a_long_chain_is_looked_at_a_few_times(
     states: Callable[..., list[TaskAndStatus]],
 ) -> None:
-    """Looking at all tasks before it would take minutes at each poll for a chain of ten thousand."""
+    """Looking at all earlier tasks for each one would take minutes per poll of a chain of ten thousand."""
     members = states(document(a={}, b={"dependencies": ["a"]}), a="failed")
     failed, waiting = sorted(members, key=lambda member: str(member.status.state))
     ids = [slugid() for _ in range(500)]

@@ -92,7 +92,7 @@ def read_request(connection: socket.socket) -> None:
 
 @contextmanager
 def saying(said: bytes, until: threading.Event | None = None) -> Generator[str]:
-    """Run a server that sends one response to all requests, and closes each after `until`, if given."""
+    """Run a server that sends one response to all requests; with `until`, it closes connections then."""
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:

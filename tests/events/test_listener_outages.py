@@ -242,7 +242,7 @@ async def test_a_listener_keeps_its_connection_while_the_broker_responds(
         for _ in range(3):
             await clock.move_a_sleeper(45)
             await clock.sleeper(30)  # the check has sent its request, with a time limit
-            await clock.sleeper(45)  # it has its response: the next check is scheduled
+            await clock.sleeper(45)  # the check has its response; the next one is scheduled
         assert states.names == [State.CONNECTING, State.LISTENING]
 
 

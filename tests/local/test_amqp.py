@@ -618,7 +618,7 @@ def test_a_local_queue_stops_at_every_moment_of_its_connection_to_the_broker(
         monkeypatch.setattr(amqp, "_PATIENCE", number / 1000)
         with LocalQueue(amqp_url=BROKER):
             pass
-    gc.collect()  # lets asyncio log the tasks that nobody has awaited
+    gc.collect()  # asyncio logs pending tasks that are destroyed
     assert [each.getMessage() for each in caplog.records if each.name == "asyncio"] == []
 
 

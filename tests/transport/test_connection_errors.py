@@ -231,7 +231,7 @@ def test_a_success_that_is_not_the_services_names_the_proxy_that_may_have_respon
 
 
 def test_the_error_of_a_connection_that_takes_too_long_says_where_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests of its transport check the same of `AsyncQueue`."""
+    """The tests of `ConnectorTransport` check the same for `AsyncQueue`."""
 
     def time_out(*_: object, **__: object) -> None:
         raise TimeoutError

@@ -219,7 +219,7 @@ def test_the_proxy_of_an_injected_session_that_wants_a_password_is_not_asked_aga
 def test_a_proxy_that_does_not_respond_is_waited_for_as_long_as_a_connection(
     api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tests of its transport check the same of `AsyncQueue`."""
+    """The tests of `ConnectorTransport` check the same for `AsyncQueue`."""
 
     async def wait(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -234,7 +234,7 @@ def test_a_proxy_that_does_not_respond_is_waited_for_as_long_as_a_connection(
 def test_a_proxy_that_trickles_its_response_is_not_waited_for(
     api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tests of its transport check the same of `AsyncQueue`."""
+    """The tests of `ConnectorTransport` check the same for `AsyncQueue`."""
 
     async def trickle(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.CancelledError):

@@ -29,8 +29,8 @@ def blocking(queue: Queue) -> None:
 
 
 def in_a_handler(task: TaskRun) -> None:
-    task.describe_environment({"imageHash": 1})  # no: a str
-    task.proxy(host=5)  # no: a str
+    task.describe_environment({"imageHash": 1})  # no: it takes a str
+    task.proxy(host=5)  # no: it takes a str
 
 
 def waiting(queue: Queue, listener: AsyncListener) -> None:

@@ -153,7 +153,7 @@ def test_declaring_makes_a_worker_known_and_never_shortens_its_life(world: World
 
 
 def test_declaring_a_known_worker_until_a_past_date_only_notes_its_activity(world: World) -> None:
-    """The service stores the later of the old and new date, and responds with 400 if that has passed, too."""
+    """The service stores the later of the old and new date, and responds with 400 if both have passed."""
     declare(world, WORKER, HOUR)
     world.clock.advance(HOUR / 2)
     worker = declare(world, WORKER, -1)
