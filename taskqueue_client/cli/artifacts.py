@@ -186,7 +186,7 @@ def _bars(*, hidden: bool) -> Progress | None:
     if hidden or not terminal.is_interactive:
         return None
     bar = BarColumn(complete_style=BAR, finished_style=FULL_BAR)
-    columns = (TextColumn("{task.description}"), bar, DownloadColumn(), TransferSpeedColumn())
+    columns = (TextColumn("{task.description}", markup=False), bar, DownloadColumn(), TransferSpeedColumn())
     return Progress(*columns, console=terminal)
 
 

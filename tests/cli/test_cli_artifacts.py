@@ -149,6 +149,19 @@ def test_a_task_without_a_run_has_no_artifacts(queue: Queue, task_factory: Any, 
     assert files_in(folder) == {}
 
 
+@pytest.mark.usefixtures("deployment")
+@pytest.mark.parametrize("name", ["public/[/b]", "public/[link=x]a[/link]"])
+def test_the_progress_bar_shows_a_name_as_it_is(running: Running, folder: Path, name: str) -> None:
+    """Not as markup of rich, which would make links, or fail."""
+    task_id, run_client = running
+    run_client.upload_artifact(task_id, 0, name, b"1", expires=from_now("1 hour"), storage="object")
+    with on_a_terminal("artifacts", "get", task_id, columns=200) as (process, terminal):
+        bars, _ = terminal.read_all().split("\n", 1)
+        assert process.wait(60) == ExitStatus.DONE
+    assert name in bars
+    assert files_in(folder) == {name: b"1"}
+
+
 @pytest.mark.parametrize("number", ENDING)
 def test_a_signal_leaves_no_incomplete_file(
     running: Running, folder: Path, deployment: LocalQueue, number: signal.Signals
