@@ -56,7 +56,7 @@ _ABSENT = frozenset({403, 404})
 
 _PARTIAL = 206
 _NO_SUCH_RANGE = 416
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-\d+/(\d{1,18}|\*)")
 _CLIENT_ID = re.compile(r"[A-Za-z0-9!@/:.+|_-]+")
 
 
@@ -424,8 +424,7 @@ class Receiver:
         etag = incoming.header("ETag") or ""
         self._etag = etag if etag.startswith('"') else None  # only a strong ETag identifies the exact bytes
         self.content_type = incoming.header("Content-Type")
-        length = incoming.header("Content-Length")
-        self._total = int(length) if length is not None and length.isdecimal() else None
+        self._total = incoming.length
         self._gunzip = _decoder(self._request.name, incoming.header("Content-Encoding"))
 
     def _resume(self, incoming: Incoming, url: str) -> None:
@@ -447,10 +446,16 @@ class Receiver:
         return StorageFailed("GET", url, reason)
 
     def _check_part(self, incoming: Incoming, url: str) -> None:
-        """Fail if a part is missing: a server may send less than the requested range (RFC 9110, 15.3.7)."""
-        if incoming.status == _PARTIAL and self._total is not None and self.received < self._total:
-            missing = self._total - self.received
+        """Fail if a part is missing: a server may send less than the requested range (RFC 9110, 15.3.7).
+
+        A server that sends more than the range that it states may have sent another part.
+        """
+        if incoming.status != _PARTIAL or self._total is None:
+            return
+        if (missing := self._total - self.received) > 0:
             raise StorageFailed("GET", url, f"the response ends {missing} bytes too early")
+        if missing < 0:
+            raise self._not_resumed(url, f"the response ends {-missing} bytes after its Content-Range")
 
     def _taken(self, block: Block) -> Iterator[Block]:
         received = self.received + len(block)

@@ -69,6 +69,8 @@ _LONGEST_RESPONSE = 64 * 1024  # the largest number of bytes read of a response 
 
 _LONGEST = 3600.0  # seconds that sending a small body may take if there is no minimum rate
 
+_LENGTH = re.compile(r"[0-9]{1,18}")
+
 _URL = re.compile(r"https?://[\x21-\x7e]+")
 
 
@@ -131,6 +133,12 @@ class Incoming:
         """Return a header, or None. `http.client` leaves the white space at its end."""
         value = self.headers.get(name)
         return None if value is None else value.strip()
+
+    @property
+    def length(self) -> int | None:
+        """The Content-Length; None if it is missing or malformed: `int` fails for too many digits."""
+        value = self.header("Content-Length") or ""
+        return int(value) if _LENGTH.fullmatch(value) else None
 
     @property
     def _is_framed(self) -> bool:

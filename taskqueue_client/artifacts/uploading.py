@@ -36,7 +36,7 @@ _UNREADABLE_ON_S3 = re.compile(r"[%\[\]|\\]|//")
 _LOOKS_PUBLIC = re.compile(r"[/\\]*public[/\\]", re.IGNORECASE)
 _UNREADABLE_AS_OBJECT = re.compile(r"[^A-Za-z0-9!@/:.+|_-]")
 
-_CONTENT_RANGE = re.compile(r"bytes \d+-\d+/(\d+)")
+_CONTENT_RANGE = re.compile(r"bytes \d+-\d+/(\d{1,18})")
 
 _NO_CACHE = "private, no-store"
 """Both directives (RFC 9111, 5.2.2), because some CDNs obey only one of them."""
@@ -419,8 +419,7 @@ def _stored_length(transfer: Transfer, url: str, encoding: str | None) -> int | 
     try:
         with transfer.get(url, headers) as incoming:
             found = _CONTENT_RANGE.fullmatch(incoming.header("Content-Range") or "")
-            length = found[1] if found else incoming.header("Content-Length") or ""
-            return int(length) if length.isdecimal() else None
+            return int(found[1]) if found else incoming.length
     except StorageRefused as error:
         return 0 if error.status == 416 else None  # noqa: PLR2004 - no first byte: 0 bytes are stored
 

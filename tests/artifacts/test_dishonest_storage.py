@@ -66,6 +66,30 @@ def test_a_response_that_is_always_cut_inside_its_head_is_an_error_and_no_file(
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: %b\r\n\r\n" % (b"9" * 5000),
+        b"HTTP/1.1 200 OK\r\nContent-Length: %b\r\nTransfer-Encoding: chunked\r\n\r\n" % (b"9" * 5000),
+    ],
+    ids=["identity", "chunks"],
+)
+def test_a_length_with_more_digits_than_python_reads_is_an_incomplete_response(
+    raw_client: EitherClient, server: RawServer, head: bytes
+) -> None:
+    serve(server, RawResponse(raw=head + b"7\r\ncont"), RawResponse(body=b"content"))
+    assert raw_client.download("x").content == b"content"
+
+
+def test_a_range_with_more_digits_than_python_reads_is_not_the_requested_one(
+    raw_client: EitherClient, server: RawServer
+) -> None:
+    etag, wrong = ("ETag", '"1"'), ("Content-Range", f"bytes 4-6/{'9' * 5000}")
+    beginning = RawResponse(headers=(etag,), body=b"cont", announced=7)
+    serve(server, beginning, RawResponse(206, (etag, wrong), b"ent"), RawResponse(body=b"content"))
+    assert raw_client.download("x").content == b"content"
+
+
 @pytest.mark.parametrize("end", [b"", b"0", b"000", b"0\r\n", b"0\r\nX-Tra"])
 def test_chunks_without_an_end_are_an_incomplete_download(
     raw_client: EitherClient, server: RawServer, end: bytes
@@ -274,6 +298,22 @@ def test_where_the_etag_is_not_an_md5_the_stored_length_is_compared(
     with pytest.raises(StorageFailed, match="differs from the content sent"):
         raw_client.upload("public/x", bytes(10))
     s3(server, ENCRYPTED, RawResponse(404))
+    with pytest.raises(StorageFailed, match="differs from the content sent"):
+        raw_client.upload("public/x", bytes(10))
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        RawResponse(206, (("Content-Range", f"bytes 0-0/{'9' * 5000}"),), b"x"),
+        RawResponse(raw=b"HTTP/1.1 200 OK\r\nContent-Length: %b\r\n\r\nx" % (b"9" * 5000)),
+    ],
+    ids=["range", "length"],
+)
+def test_a_stored_length_with_more_digits_than_python_reads_is_another_one(
+    raw_client: EitherClient, server: RawServer, response: RawResponse
+) -> None:
+    s3(server, ENCRYPTED, response)
     with pytest.raises(StorageFailed, match="differs from the content sent"):
         raw_client.upload("public/x", bytes(10))
 

@@ -209,6 +209,16 @@ def test_a_stream_goes_on_as_long_as_much_is_received(
     assert b"".join(raw_client.stream("x")) == CONTENT
 
 
+def test_a_part_that_is_longer_than_its_range_is_not_accepted(
+    raw_client: EitherClient, server: RawServer
+) -> None:
+    span = ("Content-Range", f"bytes {HALF}-{len(CONTENT) - 1}/{len(CONTENT)}")
+    longer = RawResponse(206, (span, ("ETag", '"1"')), CONTENT)
+    gets = serve(server, cut(("ETag", '"1"')), longer, RawResponse(body=CONTENT))
+    assert raw_client.download("x").content == CONTENT
+    assert [get.headers["Range"] for get in gets] == [None, f"bytes={HALF}-", None]
+
+
 @pytest.mark.parametrize(("encoding", "encode"), [("identity", bytes), ("gzip", gzip.compress)])
 def test_a_url_that_storage_calls_expired_is_replaced_and_the_download_resumes(
     raw_client: EitherClient, server: RawServer, encoding: str, encode: Callable[[bytes], bytes]
