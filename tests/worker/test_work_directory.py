@@ -155,11 +155,24 @@ def test_a_worker_without_kept_work_directories_removes_its_directory(tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_that_exists_is_an_error(tmp_path: Path) -> None:
-    with WorkDirectories(tmp_path) as directories:
-        directories.make("run")
-        with pytest.raises(FileExistsError):
-            directories.make("run")
+@pytest.mark.parametrize("kind", ["directory", "file", "link"])
+def test_a_run_gets_another_directory_if_a_task_has_taken_its_name(tmp_path: Path, kind: str) -> None:
+    """Otherwise a task could have the runs of other tasks end as internal errors."""
+    with WorkDirectories(tmp_path / "own") as directories:
+        taken = directories.path / "run"
+        if kind == "directory":
+            taken.mkdir()
+            (taken / "theirs").touch()
+        elif kind == "file":
+            taken.touch()
+        else:
+            taken.symlink_to(tmp_path)
+        path = directories.make("run")
+        assert path.parent == directories.path
+        assert list(path.iterdir()) == []
+        assert path.stat().st_mode & 0o777 == 0o700
+        directories.remove(path)
+        assert list(directories.path.iterdir()) == [taken]
 
 
 KILLED = """

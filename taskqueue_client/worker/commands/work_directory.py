@@ -93,14 +93,17 @@ class WorkDirectories:
         return _locked_directory(parent, _KEPT_PREFIX if self._keep else _PREFIX)
 
     def make(self, name: str) -> Path:
-        """Create a directory for a run.
+        """Create a directory for a run. If its name is taken, which a task can do, another name is added.
 
         Raises:
-            OSError: It cannot be created, for example because it exists or the disk is full.
+            OSError: It cannot be created, for example because the disk is full.
         """
         self.restore()
         path = self.path / name
-        path.mkdir(0o700)
+        try:
+            path.mkdir(0o700)
+        except FileExistsError:
+            path = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.path))
         return path
 
     def restore(self) -> None:
