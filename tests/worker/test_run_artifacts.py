@@ -113,6 +113,53 @@ def test_stored_content_is_uploaded_again_after_a_failure_and_removed_with_the_r
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("kind", ["link", "FIFO", "no directory", "no directory, but a file"])
+@pytest.mark.parametrize("is_awaited", [True, False])
+def test_what_a_task_has_put_in_the_place_of_stored_content_fails_the_task_and_not_the_worker(
+    world: World, tmp_path: Path, kind: str, *, is_awaited: bool
+) -> None:
+    """Content would be written to the target of a link, and the worker would wait for a reader of a FIFO."""
+    target = tmp_path / "target"
+    target.write_text("theirs")
+
+    def change(first: Path) -> None:
+        if kind == "link":
+            first.with_name("2").symlink_to(target)
+        elif kind == "FIFO":
+            os.mkfifo(first.with_name("2"))
+        else:
+            first.unlink()
+            first.parent.rmdir()
+            if kind == "no directory, but a file":
+                first.parent.touch()
+
+    def stored(task: TaskRun) -> Path:
+        (found,) = task.work_directory.parent.glob(f"{task.task_id}-*/1")
+        return found
+
+    async def given() -> AsyncIterator[bytes]:
+        yield b"content"
+
+    def handler(task: TaskRun) -> None:
+        task.upload_artifact("public/1", iter([b"content"]))
+        change(stored(task))
+        task.upload_artifact("public/2", iter([b"content"]))
+
+    async def awaited(task: TaskRun) -> None:
+        await task.upload_artifact_async("public/1", given())
+        change(stored(task))
+        await task.upload_artifact_async("public/2", given())
+
+    task_id = world.create()
+    if is_awaited:
+        work(world, awaited=awaited)
+    else:
+        work(world, handler)
+    assert reasons(world, task_id) == ["failed"]
+    assert "TaskFailed: public/2 cannot be stored: [Errno " in log_of(world, task_id)
+    assert target.read_text() == "theirs"
+
+
 def test_an_option_that_is_none_has_its_default(world: World) -> None:
     task_id = world.create()
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 from datetime import datetime
+from io import BufferedWriter
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
 
@@ -83,6 +84,10 @@ class ArtifactOptions(TypedDict, total=False):
 
 MACHINE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.EIO}
 """An `OSError` with one of these is about the machine, not the file; `EFBIG` comes from a limit of writes."""
+
+
+_OF_THE_TASK = {errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP}
+"""Errors of creating a file in a directory of the worker after a task has changed what is there."""
 
 
 def _check_path(argument: str, path: str | os.PathLike[str], is_outside: object) -> None:
@@ -193,11 +198,10 @@ class DeclaredArtifacts:
         """Declare an artifact whose content comes from an asynchronous iterable, which is read now."""
         _check_name(name)
         checked = self._checked(options)
-        path = self._new_file()
-        with path.open("wb") as file:
+        with self._new_file(name) as file:
             async for block in source:
                 await asyncio.to_thread(file.write, checked_block(block))
-        self._add([DeclaredArtifact(name, path, checked)])
+        self._add([DeclaredArtifact(name, Path(file.name), checked)])
 
     def declare_directory(
         self, prefix: str, directory: str | os.PathLike[str], work_directory: Path, options: ArtifactOptions
@@ -278,21 +282,31 @@ class DeclaredArtifacts:
         if isinstance(source, (bytes, bytearray, memoryview)):
             return bytes(cast("bytes", source))
         blocks = blocks_of(source)
-        path = self._new_file()
-        with path.open("wb") as file:
+        with self._new_file(name) as file:
             for block in blocks:
                 file.write(checked_block(block))
             warn_if_at_end(name, source, file.tell(), self._log.logger)
-        return path
+        return Path(file.name)
 
-    def _new_file(self) -> Path:
+    def _new_file(self, artifact: str) -> BufferedWriter:
+        """Create a file for the content of an artifact.
+
+        Exclusively: a task may have put something in its place. The content would be written to the target of
+        a link, and the worker would wait for the reader of a FIFO for ever.
+        """
         with self._lock:
             self._check_open()
             if self.directory is None:
                 name = f"{self._run.task_id}-{self._run.run_id}-artifacts-{self._attempt}"
                 self.directory = self._shared.directories.make(name)
             self._files += 1
-            return self.directory / str(self._files)
+            path = self.directory / str(self._files)
+        try:
+            return path.open("xb")
+        except OSError as error:
+            if error.errno not in _OF_THE_TASK:
+                raise
+            raise TaskFailed(f"{artifact} cannot be stored: {error}") from error
 
 
 def _found_in(

@@ -266,6 +266,7 @@ class TaskRun:
             InvalidArgument: The name cannot be an artifact's, or is reserved (log, chain of trust); the
                 source is a path that leads out of the work directory; or an option is not allowed.
             OSError: The content cannot be read now, or the disk is full.
+            TaskFailed: The task has changed the worker's directory, so that content cannot be stored.
             InternalError: The handler, or this call of it, has ended: a thread that it has left behind
                 declares the artifact.
         """
