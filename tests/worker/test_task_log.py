@@ -302,7 +302,7 @@ def test_a_short_log_is_kept_in_memory(tmp_path: Path, clock: MovableClock) -> N
     assert not log.path.exists()
 
 
-@pytest.mark.parametrize("kind", ["link", "FIFO", "file"])
+@pytest.mark.parametrize("kind", ["link", "FIFO", "file", "directory"])
 def test_what_a_task_has_put_in_the_place_of_the_file_is_replaced(
     tmp_path: Path, clock: MovableClock, kind: str
 ) -> None:
@@ -312,6 +312,9 @@ def test_what_a_task_has_put_in_the_place_of_the_file_is_replaced(
     log = TaskLog(path, clock)
     if kind == "FIFO":
         os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+        target.rename(path / "target")
     elif kind == "link":
         path.symlink_to(target)
     else:
@@ -320,7 +323,7 @@ def test_what_a_task_has_put_in_the_place_of_the_file_is_replaced(
     with log.checkpoint() as checkpoint:
         assert checkpoint.read().endswith(b"x\n")
     log.remove()
-    assert [each.read_text() for each in tmp_path.iterdir()] == ["theirs"]
+    assert [each.read_text() for each in tmp_path.rglob("*") if each.is_file()] == ["theirs"]
 
 
 def test_lines_in_memory_are_kept_if_the_disk_has_no_room_for_the_file(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self
 
 from taskqueue_client._dates import timestamp
 from taskqueue_client.clock import Clock
+from taskqueue_client.slugid import slugid
 from taskqueue_client.worker.worker_log import UnlockedHandler, log
 
 from .masking import Masking, Secrets, masked
@@ -280,7 +281,10 @@ def open_at_once(path: str, flags: int) -> int:
 
 def _file_with(path: Path, content: bytes) -> io.FileIO:
     """Create a file that holds all of the content, or no file at all."""
-    path.unlink(missing_ok=True)  # also a link or a FIFO of a task
+    try:
+        path.unlink(missing_ok=True)  # also a link or a FIFO of a task
+    except (IsADirectoryError, PermissionError):  # a directory of a task; the error depends on the system
+        path.rename(f"{path}.{slugid()}")  # it is removed with the worker's directory
     file = path.open("x+b", buffering=0)
     try:
         while content:
