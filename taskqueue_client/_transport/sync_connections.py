@@ -125,6 +125,10 @@ _INTERIM = range(102, 200)
 """The statuses of responses that the final response follows. `http.client` skips 100, and 101 is final."""
 
 
+_MOST_TRAILERS, _LONGEST_TRAILER = 100, 65536
+"""How many trailers of how many bytes are accepted: as many as `http.client` accepts of headers."""
+
+
 class FinalResponse(HTTPResponse):
     """The final response to a request, which is read within the time of its attempt.
 
@@ -169,6 +173,13 @@ class FinalResponse(HTTPResponse):
             self._refuse_if(b"", truncated=True)
             raise HTTPException("the size of a chunk is not valid")
         return size
+
+    def _read_and_discard_trailer(self) -> None:
+        """Read the trailers. `http.client` reads any number of them, as long as the server sends some."""
+        for _ in range(_MOST_TRAILERS):
+            if self.fp.readline(_LONGEST_TRAILER) in {b"\r\n", b"\n", b""}:
+                return
+        raise HTTPException(f"got more than {_MOST_TRAILERS} trailers")
 
     def _refuse_if(self, data: bytes, *, truncated: bool) -> None:
         """Raise `IncompleteRead` if the connection has ended and the response is `truncated` in that case."""

@@ -43,6 +43,9 @@ MOST_UNPACKED = 64 * 1024 * 1024
 MOST_UNPACKED_RATIO = 500
 """The largest allowed ratio of unpacked to packed bytes. The format allows 1032; logs reach 5 to 50."""
 
+LONGER_AS_GZIP = 64 * 1024 * 1024
+"""Bytes that gzip may have more than the limit of its content: it may have any number of empty parts."""
+
 GOES_ON_AFTER = 16 * 1024 * 1024
 """Bytes after which the interruption of a request is not a failed attempt. So a network that interrupts each
 connection after a while delays a large download, but does not make it impossible."""
@@ -474,8 +477,8 @@ class Receiver:
         limit = self._request.max_bytes
         if limit is None and self._gunzip is not None:
             limit = max(MOST_UNPACKED, MOST_UNPACKED_RATIO * received)
-        if limit is not None and size > limit:
-            raise DownloadTooLarge(self._request.name, received, size, limit)
+        if limit is not None and (size > limit or received > limit + LONGER_AS_GZIP):
+            raise DownloadTooLarge(self._request.name, received, max(size, received), limit)
 
 
 def _differ(known: Mapping[str, str], found: Mapping[str, str]) -> bool:

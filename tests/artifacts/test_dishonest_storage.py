@@ -19,7 +19,13 @@ from typing import Any
 import pytest
 
 from taskqueue_client import AsyncQueue, Credentials, Queue, RetryPolicy, slugid
-from taskqueue_client.artifacts import DownloadTooLarge, HashMismatch, StorageFailed, StorageRefused
+from taskqueue_client.artifacts import (
+    DownloadTooLarge,
+    HashMismatch,
+    StorageFailed,
+    StorageRefused,
+    downloading,
+)
 from taskqueue_client.artifacts.transfers import Transfer
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.errors import InvalidArgument
@@ -96,6 +102,29 @@ def test_chunks_without_an_end_are_an_incomplete_download(
 ) -> None:
     serve(server, RawResponse(raw=CHUNKED + end), RawResponse(body=b"content"))
     assert raw_client.download("x").content == b"content"
+
+
+@pytest.mark.parametrize(("count", "is_accepted"), [(99, True), (100, False)])
+def test_a_response_has_a_hundred_trailers_at_most(
+    raw_client: EitherClient, server: RawServer, count: int, *, is_accepted: bool
+) -> None:
+    """A server could send trailers for ever, whatever the limit of the download."""
+    trailers = b"0\r\n" + count * b"X-Trailer: x\r\n" + b"\r\n"
+    serve(server, RawResponse(raw=CHUNKED + trailers), RawResponse(body=b"content"))
+    assert raw_client.download("x").content == (b"x" if is_accepted else b"content")
+
+
+def test_gzip_of_parts_without_content_counts_for_the_limit(
+    raw_client: EitherClient, server: RawServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server could send them for ever."""
+    monkeypatch.setattr(downloading, "LONGER_AS_GZIP", 100_000)
+    empty = gzip.compress(b"")
+    body = empty * (200_000 // len(empty))
+    serve(server, RawResponse(headers=(("Content-Encoding", "gzip"),), body=body))
+    assert raw_client.download("x", max_bytes=len(body) - 100_000).content == b""
+    with pytest.raises(DownloadTooLarge, match=r"'x' has \d+ bytes or more; the limit is max_bytes=1000"):
+        raw_client.download("x", max_bytes=1000)
 
 
 def test_a_transfer_coding_that_was_not_asked_for_is_not_content(
