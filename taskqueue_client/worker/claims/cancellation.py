@@ -52,6 +52,7 @@ class CancellationWatch:
         self._runs = runs
         self._interval = interval
         self._clock = clock
+        self._is_failing = False
         self._is_refused = False
         self._bug = ""  # the error of the last poll, if a bug ended it
         self._polls: set[asyncio.Task[None]] = set()
@@ -83,14 +84,22 @@ class CancellationWatch:
             async for each in self._queue.iter_statuses(list(by_task)):
                 for run in by_task[each.task_id]:
                     _compare(run, each.status)
-            self._is_refused, self._bug = False, ""
+            if self._is_failing:
+                log.info("polls for canceled runs succeed again")
+            self._is_failing, self._is_refused, self._bug = False, False, ""
         except CallFailed as error:
             if isinstance(error, InsufficientScopes) and not is_foreign(error):  # not a proxy's 403
                 self._log_refusal(error)
             else:
-                log.info("cannot poll for canceled runs, retrying: %s", error)
+                self._log_failure(error)
         except Exception as error:  # noqa: BLE001 - a bug, or a claim that the Queue cannot have made; polls must go on
             self._log_bug(error)
+
+    def _log_failure(self, error: CallFailed) -> None:
+        """Say it once until polls succeed: in an outage, this would be a line every few seconds."""
+        if not self._is_failing:
+            self._is_failing = True
+            log.info("cannot poll for canceled runs, retrying: %s", error)
 
     def _log_refusal(self, error: InsufficientScopes) -> None:
         """Say it once: the scopes do not change from one poll to the next."""
