@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
+import re
 import threading
 import weakref
 import zlib
@@ -414,6 +416,25 @@ class TestIntervals:
 
             assert len(uploads_during(compressed, run).sizes) == 2
         assert caplog.messages == ["cannot upload a checkpoint of the log of run a run: no storage today"]
+
+    def test_uploads_that_fail_in_an_outage_are_one_line_and_their_success_another(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO, "taskqueue_client.worker")
+        with log_in(tmp_path) as (log, compressed):
+
+            async def run(uploads: Uploads) -> None:
+                uploads.error = RuntimeError("no storage today")
+                log.say("a line")
+                await asyncio.sleep(35)
+                uploads.error = None
+                await asyncio.sleep(30)
+
+            uploads_during(compressed, run)
+        failed, succeeded = caplog.messages
+        assert failed == "cannot upload a checkpoint of the log of run a run: no storage today"
+        expected = "uploaded a checkpoint of the log of run a run after [34] failed attempts"
+        assert re.fullmatch(expected, succeeded)
 
     def test_between_checkpoints_a_run_has_no_asyncio_task(self, tmp_path: Path) -> None:
         with log_in(tmp_path) as (log, compressed):

@@ -17,7 +17,7 @@ from typing import Any
 from taskqueue_client.artifacts.content import fast_zlib
 from taskqueue_client.clock import Clock
 from taskqueue_client.worker.commands.task_log import LogView, TaskLog, open_at_once
-from taskqueue_client.worker.worker_log import log
+from taskqueue_client.worker.worker_log import counted, log
 
 _BLOCK = 256 * 1024
 
@@ -162,6 +162,7 @@ class LogCheckpoints:
     _timer: asyncio.TimerHandle | None = None
     _task: asyncio.Task[None] | None = None
     _sent: int = 0
+    _failures: int = 0  # since the last upload
     _uploaded: int = 0  # bytes of the log, before compression
 
     def __post_init__(self) -> None:
@@ -216,10 +217,20 @@ class LogCheckpoints:
                 self._sent += view.size
                 await self._upload(view)
         except Exception as error:  # noqa: BLE001 - the log is uploaded at the end, too
-            log.warning("cannot upload a checkpoint of the log of run %s: %s", self._run, error)
+            self._note_failure(error)
             return False
+        if self._failures:
+            attempts = counted(self._failures, "failed attempt")
+            log.info("uploaded a checkpoint of the log of run %s after %s", self._run, attempts)
+            self._failures = 0
         self._uploaded = compressed.size
         return True
+
+    def _note_failure(self, error: Exception) -> None:
+        """Log the first of several failures: in an outage, each run would log one every few seconds."""
+        self._failures += 1
+        if self._failures == 1:
+            log.warning("cannot upload a checkpoint of the log of run %s: %s", self._run, error)
 
     def _is_affordable(self, size: int) -> bool:
         """Return whether a checkpoint of so many bytes is within the budget."""
