@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from taskqueue_client import _arguments as arguments
 from taskqueue_client._protocol.threads_and_tasks import NO_THREAD
@@ -192,11 +192,19 @@ def signals_restored() -> Generator[None]:
     try:
         yield
     finally:
-        before.restore()
+        if not _SignalHandlers.end_with_process:
+            before.restore()
+
+
+def keep_signal_handlers() -> None:
+    """Restore no handlers after a worker: until its process ends, a signal would replace the exit status."""
+    _SignalHandlers.end_with_process = True
 
 
 class _SignalHandlers:
     """The handlers of `SIGNALS` before the worker's own, without those of ignored signals."""
+
+    end_with_process: ClassVar[bool] = False  # whether the worker's own ones stay until then
 
     def __init__(self) -> None:
         handlers = {number: signal.getsignal(number) for number in SIGNALS}

@@ -58,6 +58,12 @@ class Signaled(Greeter):
         for number in SIGNALS:
             atexit.register(os.kill, os.getpid(), number)
 
+class SignaledAfterwards(Greeter):
+    def run(self):
+        super().run()
+        for number in SIGNALS:
+            os.kill(os.getpid(), number)
+
 class SignaledInHook(Greeter):
     def on_stop(self):
         for number in SIGNALS:
@@ -173,7 +179,12 @@ def test_a_signal_shuts_the_worker_down_gracefully(
 
 @pytest.mark.usefixtures("deployment", "files")
 @pytest.mark.parametrize(
-    ("name", "last"), [("Signaled", "worker has ended"), ("SignaledInHook", "cleaned up")]
+    ("name", "last"),
+    [
+        ("Signaled", "worker has ended"),
+        ("SignaledAfterwards", "worker has ended"),
+        ("SignaledInHook", "cleaned up"),
+    ],
 )
 def test_signals_that_come_when_the_worker_has_ended_leave_the_status_as_it_is(name: str, last: str) -> None:
     with running("work", f"greeting:{name}", "--config", "worker.yml", "--max-idle", "0.1") as process:
