@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,11 +24,11 @@ from taskqueue_client.worker.config_sources import setting_of_text
 from taskqueue_client.worker.loop import WorkerLoop, check_has_settings
 from taskqueue_client.worker.outcomes import InternalError
 from taskqueue_client.worker.shutdown import keep_signal_handlers
-from taskqueue_client.worker.worker_log import LogFormatter, log_handler
+from taskqueue_client.worker.worker_log import LogFormatter, log, log_handler
 from taskqueue_client.worker.worker_runner import JsonFormatter, RunnerLog, WorkerRunner
 
 from .arguments import connect_with_credentials
-from .failures import ExitStatus, Failure, in_one_line, status_of
+from .failures import ExitStatus, Failure, failure_of, in_one_line, status_of
 from .output import json_option
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -101,31 +101,49 @@ def command(
     runner = WorkerRunner.on_stdio() if worker_runner else None
     as_json = as_json or log_format == "json"
     handler = _set_up_logs(runner, as_json=as_json)
-    connect_with_credentials().close()  # fails if a variable is missing, and names it
-    given: dict[str, Any] = {
-        name: setting_of_text(name, value) if isinstance(value, str) else value
-        for name, value in settings.items()
-    }
-    pulse = PulseSettings.from_env() if os.environ.get("PULSE_URL") else None
-    if task_source == "azure":
-        from taskqueue_client.legacy import AzureTaskSource  # noqa: PLC0415 - few workers poll
+    with _errors_logged(handler) if as_json and runner is None else nullcontext():
+        connect_with_credentials().close()  # fails if a variable is missing, and names it
+        given: dict[str, Any] = {
+            name: setting_of_text(name, value) if isinstance(value, str) else value
+            for name, value in settings.items()
+        }
+        pulse = PulseSettings.from_env() if os.environ.get("PULSE_URL") else None
+        if task_source == "azure":
+            from taskqueue_client.legacy import AzureTaskSource  # noqa: PLC0415 - few workers poll
 
-        given["task_source"] = AzureTaskSource
-    given.update(config_file=config_file, runner=runner, pulse=pulse)
-    kind = _worker_class(worker, given)
-    with _errors_of_machine():
-        try:
-            made = kind(**given)
-        except ImportError as error:
-            raise Failure(str(error)) from error  # names the extra
-        try:
-            check_has_settings(made)
-        except RuntimeError as error:
-            raise Failure(str(error)) from error
-        if as_json:
-            handler.setFormatter(JsonFormatter(made.config.worker_id))
-        keep_signal_handlers()
-        made.run()
+            given["task_source"] = AzureTaskSource
+        given.update(config_file=config_file, runner=runner, pulse=pulse)
+        kind = _worker_class(worker, given)
+        with _errors_of_machine():
+            try:
+                made = kind(**given)
+            except ImportError as error:
+                raise Failure(str(error)) from error  # names the extra
+            try:
+                check_has_settings(made)
+            except RuntimeError as error:
+                raise Failure(str(error)) from error
+            if as_json:
+                handler.setFormatter(JsonFormatter(made.config.worker_id))
+            keep_signal_handlers()
+            made.run()
+
+
+@contextmanager
+def _errors_logged(handler: logging.Handler) -> Generator[None]:
+    """Write the error that ends the command as JSON: programs that read the worker's log expect nothing else.
+
+    It does not pass through loggers, which the program may have configured otherwise.
+    """
+    try:
+        yield
+    except Exception as error:
+        failure = error if isinstance(error, Failure) else failure_of(error)
+        if failure is None:
+            raise
+        values = {"name": log.name, "levelname": "ERROR", "levelno": logging.ERROR, "msg": failure.message}
+        handler.handle(logging.makeLogRecord(values))
+        raise click.exceptions.Exit(failure.exit_code) from error
 
 
 @contextmanager

@@ -296,6 +296,35 @@ def test_a_refused_token_ends_work_with_one_line(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("deployment", "files")
+@pytest.mark.parametrize(
+    ("token", "more", "status", "message", "worker_id"),
+    [
+        ("not-the-token", "", ExitStatus.REFUSED, "the credentials are not accepted", "one"),
+        ("", "concurrency: many\n", ExitStatus.WRONG_USE, "concurrency in worker.yml: 'many'", None),
+    ],
+)
+def test_with_json_the_error_that_ends_the_worker_is_json_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    *,
+    token: str,
+    more: str,
+    status: ExitStatus,
+    message: str,
+    worker_id: str | None,
+) -> None:
+    if token:
+        monkeypatch.setenv("TASKCLUSTER_ACCESS_TOKEN", token)
+    (folder / "worker.yml").write_text(CONFIG + more)
+    with running("work", "greeting:Greeter", "--config", "worker.yml", "--json") as process:
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == status
+    last = [json.loads(line) for line in errors.splitlines()][-1]
+    assert (last["level"], last.get("worker_id")) == ("ERROR", worker_id)
+    assert message in last["message"]
+
+
+@pytest.mark.usefixtures("deployment", "files")
 def test_a_proxy_that_refuses_the_password_ends_work_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TASKCLUSTER_ROOT_URL", "https://tc.example.com")
     with listening(want_a_password) as port:
