@@ -10,6 +10,7 @@ import pytest
 
 from taskqueue_client.errors import ErrorArtifact
 from taskqueue_client.local.faults import AnyFault, Drop, Respond
+from taskqueue_client.worker.outcomes import MalformedPayload
 from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World, iso, until
 from tests.worker.request_log import requests_noted
@@ -247,3 +248,33 @@ def test_an_artifact_that_storage_refuses_for_good_gets_an_error_artifact_that_s
     assert caught.value.reason == error
     assert f"HTTP {status}" in caught.value.message
     assert "public/x was not uploaded: PUT http" in log_of(world, task_id)
+
+
+@pytest.mark.parametrize(
+    ("payload", "faults", "lines"),
+    [
+        ({}, [Respond("storage.put", 2, status=403)], 1),
+        ({"artifact": "missing.txt"}, [], 0),  # the task's log and an error artifact say so
+    ],
+)
+def test_a_log_that_storage_refuses_after_the_report_of_an_exception_is_named_in_the_worker_s_log(
+    world: World, caplog: pytest.LogCaptureFixture, payload: dict[str, str], faults: list[Respond], lines: int
+) -> None:
+    def handler(task: TaskRun) -> None:
+        for path in task.payload.values():
+            task.upload_artifact("public/x", path)
+        raise MalformedPayload(message)
+
+    message = "no such branch"
+    task_id = world.create(payload=payload)
+    for each in faults:
+        world.local.faults.add(each)
+    with working(world, handler) as running:
+        let_end(world, running)
+    found = [each for each in caplog.messages if " after its report: " in each]
+    assert len(found) == lines
+    start = (
+        f"an upload of run {task_id}/0 failed after its report: public/logs/live_backing.log was not uploaded"
+    )
+    assert all(each.startswith(f"{start}: PUT ") and "HTTP 403" in each for each in found)
+    assert reasons(world, task_id) == ["malformed-payload"]

@@ -28,6 +28,7 @@ from taskqueue_client.worker.outcomes import (
     WorkerShutdown,
     resolution_of,
     summary_of,
+    text_of,
     traceback_of,
 )
 from taskqueue_client.worker.threads import ThreadsafeCalls
@@ -274,6 +275,13 @@ class RunLifecycle:
         await end_tasks(self._late_uploads)
         if self._late_uploads.cancelled():
             log.warning("not all artifacts of %s were uploaded in time", self.run)
+            return
+        failure = self._late_uploads.exception() or self._late_uploads.result()
+        if failure is not None and not isinstance(
+            failure, TaskFailed
+        ):  # a missing file is the task's own fault
+            message = f"an upload of run {self.run} failed after its report: {text_of(failure)}"
+            self._log_end(logging.WARNING, message, None)
 
     async def clean_up(self, left_behind: asyncio.Future[None]) -> None:
         """Remove everything that belongs to the run; wait for that until `left_behind` is done.
