@@ -51,6 +51,11 @@ def main() -> None:
 def _imported() -> Callable[..., object]:
     try:
         from taskqueue_client.cli import taskqueue  # noqa: PLC0415 - the extra may be missing
+
+        if sys.argv[1:2] == ["work"]:
+            from taskqueue_client.worker.shutdown import keep_signal_handlers  # noqa: PLC0415 - for workers only
+
+            keep_signal_handlers()
     except KeyboardInterrupt:  # after the import, the command prints this line itself
         sys.stderr.write("Interrupted.\n")
         sys.exit(_BY_SIGNAL + signal.SIGINT)

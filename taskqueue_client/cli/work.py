@@ -23,7 +23,6 @@ from taskqueue_client.worker.config import WorkerConfig, meaning_of
 from taskqueue_client.worker.config_sources import setting_of_text
 from taskqueue_client.worker.loop import WorkerLoop, check_has_settings
 from taskqueue_client.worker.outcomes import InternalError
-from taskqueue_client.worker.shutdown import keep_signal_handlers
 from taskqueue_client.worker.worker_log import LogFormatter, log, log_handler
 from taskqueue_client.worker.worker_runner import JsonFormatter, RunnerLog, WorkerRunner
 
@@ -125,7 +124,6 @@ def command(
                 raise Failure(str(error)) from error
             if as_json:
                 handler.setFormatter(JsonFormatter(made.config.worker_id))
-            keep_signal_handlers()
             made.run()
 
 

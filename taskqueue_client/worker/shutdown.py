@@ -192,19 +192,19 @@ def signals_restored() -> Generator[None]:
     try:
         yield
     finally:
-        if not _SignalHandlers.end_with_process:
+        if not _SignalHandlers.are_never_restored:
             before.restore()
 
 
 def keep_signal_handlers() -> None:
-    """Restore no handlers after a worker: until its process ends, a signal would replace the exit status."""
-    _SignalHandlers.end_with_process = True
+    """Keep a worker's handlers until the process ends: a signal would replace the worker's exit status."""
+    _SignalHandlers.are_never_restored = True
 
 
 class _SignalHandlers:
     """The handlers of `SIGNALS` before the worker's own, without those of ignored signals."""
 
-    end_with_process: ClassVar[bool] = False  # whether the worker's own ones stay until then
+    are_never_restored: ClassVar[bool] = False  # the worker's own handlers are not replaced by these
 
     def __init__(self) -> None:
         handlers = {number: signal.getsignal(number) for number in SIGNALS}

@@ -277,9 +277,7 @@ class RunLifecycle:
             log.warning("not all artifacts of %s were uploaded in time", self.run)
             return
         failure = self._late_uploads.exception() or self._late_uploads.result()
-        if failure is not None and not isinstance(
-            failure, TaskFailed
-        ):  # a missing file is the task's own fault
+        if failure is not None and not isinstance(failure, TaskFailed):  # a missing file is the task's fault
             message = f"an upload of run {self.run} failed after its report: {text_of(failure)}"
             self._log_end(logging.WARNING, message, None)
 
