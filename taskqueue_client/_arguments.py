@@ -10,7 +10,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
@@ -239,12 +239,6 @@ def one_of(argument: str, given: str, allowed: Collection[str]) -> str:
     if given not in allowed:
         raise InvalidArgument(argument, given, f"one of {', '.join(allowed)}")
     return str.__str__(given)
-
-
-def check_options(given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse a misspelled option: Python's TypeError would name a function that the user has not called."""
-    for name in sorted(given):
-        one_of("options", name, sorted(known))
 
 
 def mapping(argument: str, given: Mapping[str, T]) -> dict[str, T]:

@@ -89,7 +89,7 @@ def done_for_all(task_ids: Sequence[str], act: Callable[[str], object]) -> bool:
     """Call `act` for each task, even if the Queue refuses another one; return whether it refused none.
 
     Raises:
-        ApiError: The Queue refused the only task, or refused the credentials, or has an error of its own.
+        ApiError: The Queue refused the only task or the credentials, or failed itself.
     """
     was_refused = False
     for task_id in task_ids:

@@ -10,8 +10,9 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar, cast, get_args
 
@@ -30,6 +31,18 @@ TimeoutOutcome = Literal[
 _HOST_NAME = re.compile(r"[A-Za-z0-9_.-]{1,253}")
 _LONGEST_ID = 38
 _HASH_DIGITS = 8
+
+LIKENESS = 0.8
+"""A name at least so similar to a known one counts as misspelled. `SERVICE_HOST` does not: it has 0.75."""
+
+
+def check_names(given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse unknown names of arguments: Python's TypeError would name a function that nobody has called."""
+    names = sorted(known)
+    if unknown := sorted(set(given).difference(names)):
+        closest = get_close_matches(unknown[0], names, n=1, cutoff=LIKENESS)
+        hint = f"the closest known one is {closest[0]}" if closest else f"known arguments: {', '.join(names)}"
+        raise InvalidArgument(unknown[0], "", "", f"unknown argument; {hint}")
 
 
 class Rule(NamedTuple):

@@ -21,7 +21,7 @@ import msgspec.inspect
 from taskqueue_client.credentials import Credentials, from_environment
 from taskqueue_client.errors import InvalidArgument
 
-from .config import RULES, WorkerConfig, converted
+from .config import LIKENESS, RULES, WorkerConfig, check_names, converted
 from .worker_log import log
 
 T = TypeVar("T")
@@ -30,9 +30,6 @@ _PREFIX = "TASKQUEUE_"
 
 _OTHER_VARIABLES = ("TASKQUEUE_LOCAL_", "TASKQUEUE_RUN", "TASKQUEUE_REQUIRE_")
 """Variables that are not settings of workers: of the local queue, of commands, of the tests."""
-
-_LIKENESS = 0.8
-"""A variable at least so similar to a setting counts as misspelled. `SERVICE_HOST` does not: it has 0.75."""
 
 _WORKER_TABLE = "worker"
 
@@ -82,9 +79,7 @@ def load_config(
         InvalidArgument: A name is unknown, a value is missing or not allowed, or the file cannot be read;
             names the argument, the variable, or the key and its file.
     """
-    if unknown := sorted(arguments.keys() - set(_NAMES)):
-        known = ", ".join(_NAMES)
-        raise InvalidArgument(unknown[0], "", "", f"unknown argument; known arguments: {known}")
+    check_names(arguments, _NAMES)
     environ = os.environ if environ is None else environ
     _check_variables(environ)
     settings = {
@@ -201,7 +196,7 @@ def _check_variables(environ: Mapping[str, str]) -> None:
     for variable in sorted(set(environ).difference(_VARIABLES.values())):
         if not variable.startswith(_PREFIX) or variable.startswith(_OTHER_VARIABLES):
             continue
-        if closest := get_close_matches(variable.removeprefix(_PREFIX), settings, n=1, cutoff=_LIKENESS):
+        if closest := get_close_matches(variable.removeprefix(_PREFIX), settings, n=1, cutoff=LIKENESS):
             finding = f"unknown variable; the closest known one is {_PREFIX}{closest[0]}"
             raise InvalidArgument(variable, environ[variable], "", finding)
         log.warning("%s: ignored, because no setting has this name", variable)

@@ -25,7 +25,7 @@ from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.events.settings import PulseSettings, without_password
 
 from .claims.claiming import QueueTaskSource, SeveralTaskQueues, TaskSourceFactory
-from .config import TimeoutOutcome, WorkerConfig, settings_described
+from .config import TimeoutOutcome, WorkerConfig, check_names, settings_described
 from .config_sources import load_config, load_custom_settings, load_deployment
 from .outcomes import thread_refused
 from .payload import PayloadSchema
@@ -142,7 +142,7 @@ class WorkerLoop(ABC):
         **settings: Unpack[WorkerSettings],
     ) -> None:
         _check_methods(self)
-        _check_names(settings)
+        check_names(settings, WorkerArguments.__optional_keys__)  # before one is found to be missing
         _warn_of_names(type(self), settings)
         check_kind("pulse", without_password(pulse), PulseSettings | None)
         check_kinds(
@@ -408,15 +408,6 @@ def _check_methods(worker: WorkerLoop) -> None:
         except TypeError as error:
             allowed = f"def {name}({', '.join(['self', *parameters])})"
             raise InvalidArgument(name, method, allowed, f"wrong parameters ({error})") from error
-
-
-def _check_names(settings: Mapping[str, object]) -> None:
-    """Refuse a misspelled setting before another one is found to be missing."""
-    if unknown := sorted(settings.keys() - WorkerSettings.__optional_keys__):
-        known = sorted(WorkerArguments.__optional_keys__)
-        closest = get_close_matches(unknown[0], known, n=1, cutoff=_LIKENESS)
-        hint = f"the closest known one is {closest[0]}" if closest else f"known arguments: {', '.join(known)}"
-        raise InvalidArgument(unknown[0], "", "", f"unknown argument; {hint}")
 
 
 def _warn_of_names(kind: type[WorkerLoop], settings: Mapping[str, object]) -> None:

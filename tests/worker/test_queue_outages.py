@@ -362,19 +362,37 @@ async def test_a_poll_for_canceled_runs_that_fails_by_a_bug_is_logged_and_not_th
     assert record.exc_info is not None
 
 
-async def test_polls_for_canceled_runs_that_fail_in_an_outage_are_one_line_and_their_success_another(
-    world: World, clock: PassingClock, queue: AsyncQueue, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("fault", "start"),
+    [
+        (
+            Respond("queue.statuses", status=500, times=5),
+            "cannot poll for canceled runs, retrying: statuses ",
+        ),
+        (
+            Respond("queue.statuses", status=403, times=5),
+            "not polling for canceled runs: the worker's credentials lack queue:status:<taskId> (HTTP 403)",
+        ),
+    ],
+)
+async def test_polls_for_canceled_runs_that_fail_are_one_line_and_their_success_another(
+    world: World,
+    clock: PassingClock,
+    queue: AsyncQueue,
+    caplog: pytest.LogCaptureFixture,
+    fault: Respond,
+    start: str,
 ) -> None:
     caplog.set_level(logging.INFO, "taskqueue_client.worker")
     run = await claimed(world, queue, clock)
-    world.local.faults.add(Respond("queue.statuses", status=500, times=5))
+    world.local.faults.add(fault)
     watch = CancellationWatch(queue, lambda: [run], 100, clock)
     await holds(lambda: not world.local.faults.waiting())
     await queue.cancel_task(run.task_id)
     await holds(lambda: not run.has_claim)
     await watch.stop()
     failed, succeeded = [each for each in caplog.messages if "for canceled runs" in each]
-    assert failed.startswith("cannot poll for canceled runs, retrying: statuses ")
+    assert failed.startswith(start)
     assert succeeded == "polls for canceled runs succeed again"
 
 

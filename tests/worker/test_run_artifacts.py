@@ -198,7 +198,7 @@ async def _nothing() -> AsyncIterator[bytes]:
         ("expires", {"source": b"", "expires": "2026-01-01T00:00:00.000Z"}),
         ("storage", {"source": b"", "storage": "disk"}),
         ("content_type", {"source": b"", "content_type": "a\nb"}),
-        ("options", {"source": b"", "content_typ": "text/plain"}),
+        ("content_typ", {"source": b"", "content_typ": "text/plain"}),
         ("source", {}),
         ("source", {"source": b"", "text": ""}),
         ("source", {"source": 1}),

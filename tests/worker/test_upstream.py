@@ -209,10 +209,10 @@ def test_how_many_are_downloaded_at_the_same_time_is_a_number(
 def test_a_misspelled_option_is_refused_by_name(build: str, run: Callable[..., str]) -> None:
     known = "allow_outside, max_bytes, run_id, to, verified_by"
     error = failed_with(run, "download_artifact", build, "public/build/a.txt", path="x")
-    assert str(error) == f"options: 'path' is not valid; expected one of {known}"
+    assert str(error) == f"path: unknown argument; known arguments: {known}"
     known = "allow_outside, concurrency, to, verified_by"
     error = failed_with(run, "upstream_artifacts", [{"taskId": build}], path="x")
-    assert str(error) == f"options: 'path' is not valid; expected one of {known}"
+    assert str(error) == f"path: unknown argument; known arguments: {known}"
 
 
 def test_text_for_allow_outside_is_refused(world: World, build: str, tmp_path: Path) -> None:

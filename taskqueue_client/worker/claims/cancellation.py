@@ -6,10 +6,11 @@ The statuses of all runs are polled, and the Queue's messages tell when to poll 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from random import uniform
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from taskqueue_client._protocol.retry import is_foreign
 from taskqueue_client._protocol.threads_and_tasks import end_tasks
@@ -52,9 +53,7 @@ class CancellationWatch:
         self._runs = runs
         self._interval = interval
         self._clock = clock
-        self._is_failing = False
-        self._is_refused = False
-        self._bug = ""  # the error of the last poll, if a bug ended it
+        self._logged = set[str]()  # the failures since the last poll that succeeded
         self._polls: set[asyncio.Task[None]] = set()
         self._task = asyncio.create_task(self._run(), name="cancellation watch")
 
@@ -84,38 +83,27 @@ class CancellationWatch:
             async for each in self._queue.iter_statuses(list(by_task)):
                 for run in by_task[each.task_id]:
                     _compare(run, each.status)
-            if self._is_failing:
+            if self._logged:
+                self._logged.clear()
                 log.info("polls for canceled runs succeed again")
-            self._is_failing, self._is_refused, self._bug = False, False, ""
         except CallFailed as error:
             if isinstance(error, InsufficientScopes) and not is_foreign(error):  # not a proxy's 403
-                self._log_refusal(error)
+                message = (
+                    "not polling for canceled runs: the worker's credentials lack queue:status:<taskId> "
+                    "(HTTP %d); cancellation is noticed at the next reclaim"
+                )
+                self._log_once("refused", logging.WARNING, message, error.status)
             else:
-                self._log_failure(error)
+                self._log_once("failed", logging.INFO, "cannot poll for canceled runs, retrying: %s", error)
         except Exception as error:  # noqa: BLE001 - a bug, or a claim that the Queue cannot have made; polls must go on
-            self._log_bug(error)
+            message = "cannot poll for canceled runs, retrying"
+            self._log_once(repr(error), logging.ERROR, message, exc_info=error)
 
-    def _log_failure(self, error: CallFailed) -> None:
-        """Say it once until polls succeed: in an outage, this would be a line every few seconds."""
-        if not self._is_failing:
-            self._is_failing = True
-            log.info("cannot poll for canceled runs, retrying: %s", error)
-
-    def _log_refusal(self, error: InsufficientScopes) -> None:
-        """Say it once: the scopes do not change from one poll to the next."""
-        if not self._is_refused:
-            self._is_refused = True
-            log.warning(
-                "not polling for canceled runs: the worker's credentials lack queue:status:<taskId> (HTTP "
-                "%d); cancellation is noticed at the next reclaim",
-                error.status,
-            )
-
-    def _log_bug(self, error: Exception) -> None:
-        """Say it once with the traceback: the next polls, every few seconds, may fail in the same way."""
-        if repr(error) != self._bug:
-            self._bug = repr(error)
-            log.error("cannot poll for canceled runs, retrying", exc_info=error)
+    def _log_once(self, failure: str, level: int, message: str, *args: object, **options: Any) -> None:
+        """Log a failure once until polls succeed: in an outage, it would be a line every few seconds."""
+        if failure not in self._logged:
+            self._logged.add(failure)
+            log.log(level, message, *args, **options)
 
 
 def _find_run(status: TaskStatus, run_id: int) -> Run | None:

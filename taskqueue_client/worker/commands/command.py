@@ -20,8 +20,9 @@ from pathlib import Path
 from signal import SIGHUP, SIGINT, SIGTERM, Signals
 from typing import Literal, TypedDict, Unpack
 
-from taskqueue_client._arguments import check_kind, check_path, encoded, one_of, seconds
+from taskqueue_client._arguments import check_kind, check_path, encoded, seconds
 from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.worker.config import check_names
 from taskqueue_client.worker.outcomes import Canceled, InternalError, TaskFailed, thread_refused
 from taskqueue_client.worker.threads import fulfill
 from taskqueue_client.worker.tracing import NO_TRACING, Span, Tracing
@@ -81,7 +82,6 @@ class CommandOptions(TypedDict, total=False):
     keep_children: bool
 
 
-_OPTIONS = sorted(CommandOptions.__optional_keys__)
 _SWITCHES = {"check", "keep_children", "pass_credentials", "shell"}
 
 _TOLD_TO_END = {SIGTERM, SIGINT, SIGHUP}
@@ -401,10 +401,9 @@ def _was_told_to_end(result: CommandResult) -> bool:
 
 def _check_options(options: Mapping[str, object]) -> None:
     """Refuse unknown options, such as a mistyped `timeout`, and switches that are not True or False."""
-    for name, value in options.items():
-        one_of("options", name, _OPTIONS)
-        if name in _SWITCHES:
-            check_kind(name, value, bool)
+    check_names(options, CommandOptions.__optional_keys__)
+    for name in sorted(_SWITCHES & options.keys()):
+        check_kind(name, options[name], bool)
 
 
 def _captured(capture: object) -> tuple[str, ...]:

@@ -115,7 +115,7 @@ def _spans(text: bytes, secret: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _beginning(text: bytes, secret: bytes) -> int:
-    """Return where an incomplete secret at the end of the text starts; the text's length if there is none."""
+    """Return the index of the incomplete secret at the end of the text, else the text's length."""
     start = max(len(text) - len(secret) + 1, 0)
     while (start := text.find(secret[:1], start)) >= 0:
         if secret.startswith(text[start:]):

@@ -14,7 +14,7 @@ from io import BufferedWriter
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
 
-from taskqueue_client._arguments import check_kind, check_options, check_path, mapping, new_name, text
+from taskqueue_client._arguments import check_kind, check_path, mapping, new_name, text
 from taskqueue_client._dates import moment_of
 from taskqueue_client._protocol.retry import is_outage
 from taskqueue_client._protocol.threads_and_tasks import NO_THREAD
@@ -43,6 +43,7 @@ from taskqueue_client.errors import InvalidArgument, RequestConflict
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun
 from taskqueue_client.worker.commands.task_log import TaskLog
 from taskqueue_client.worker.commands.work_directory import open_real, path_inside
+from taskqueue_client.worker.config import check_names
 from taskqueue_client.worker.outcomes import (
     InternalError,
     Outcome,
@@ -232,7 +233,7 @@ class DeclaredArtifacts:
         return [each.name for each in found if each.source != top]
 
     def _checked(self, options: ArtifactOptions) -> UploadOptions:
-        check_options(options, ArtifactOptions.__optional_keys__)
+        check_names(options, ArtifactOptions.__optional_keys__)
         expires, now = options.get("expires"), self._shared.queue.now
         storage = options.get("storage")
         of_task = self._run.claim.status.expires
@@ -437,5 +438,5 @@ _SEVERITY: tuple[type[Outcome], ...] = (TaskFailed, ResourceUnavailable, Interna
 
 
 def worst(outcomes: Iterable[Outcome | None]) -> Outcome | None:
-    """Return the outcome of several uploads that counts: the last in `_SEVERITY`; None if there is none."""
+    """Return the most severe outcome by `_SEVERITY`; None if all uploads succeeded."""
     return max(filter(None, outcomes), key=lambda each: _SEVERITY.index(type(each)), default=None)

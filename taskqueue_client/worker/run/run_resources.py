@@ -153,7 +153,7 @@ class RunResources:
         attempt: The number of the present call of the handler: 1 for the first one.
         compressed_log: The log as gzip, from its first checkpoint on.
         is_hurried: Processes are killed without waiting for their end, as the worker is about to end.
-        processes: The processes of commands, some of which may still be running; None: there are none.
+        processes: The processes of the run's commands; None: there are none.
         signaled: See `CommandContext`.
     """
 

@@ -21,7 +21,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
-from taskqueue_client._arguments import check_options, encoded
+from taskqueue_client._arguments import encoded
 from taskqueue_client._protocol.conversation import Conversation, converse, converse_async
 from taskqueue_client._protocol.threads_and_tasks import AsyncResult
 from taskqueue_client.aio import AsyncQueue
@@ -38,6 +38,7 @@ from taskqueue_client.worker.commands.command import (
     run_command,
     run_command_async,
 )
+from taskqueue_client.worker.config import check_names
 from taskqueue_client.worker.features.upstream import (
     DownloadOptions,
     UpstreamArtifact,
@@ -367,7 +368,7 @@ class TaskRun:
     def _downloading(
         self, queue: Queue | AsyncQueue, task_id: str, name: str, options: DownloadOptions
     ) -> Conversation[DownloadResult]:
-        check_options(options, DownloadOptions.__optional_keys__)
+        check_names(options, DownloadOptions.__optional_keys__)
         return downloading_to(queue, self.work_directory, task_id, name, self._resources.tracing, **options)
 
     def upstream_artifacts(
@@ -419,7 +420,7 @@ class TaskRun:
         upstream: Iterable[Mapping[str, Any]] | None,
         options: UpstreamOptions,
     ) -> Conversation[list[UpstreamArtifact]]:
-        check_options(options, UpstreamOptions.__optional_keys__)
+        check_names(options, UpstreamOptions.__optional_keys__)
         if upstream is None:
             allowed = {*self.definition["dependencies"], self.task_group_id}
             tasks = upstream_of_payload(self.payload, allowed)
