@@ -56,9 +56,7 @@ def test_a_setting_that_is_none_or_empty_counts_as_unset(tmp_path: Path) -> None
 
 
 def test_a_misspelled_argument_is_refused_by_name() -> None:
-    with pytest.raises(
-        InvalidArgument, match=r"^concurency: unknown .* known one is concurrency$"
-    ):
+    with pytest.raises(InvalidArgument, match=r"^concurency: unknown .* known one is concurrency$"):
         load_config({"concurency": 4})
 
 
