@@ -208,7 +208,7 @@ class TestReclaiming:
             await wait_until(lambda: not run.has_claim)
         assert "not scheduled, for example because the process was suspended" in caplog.text
 
-    async def test_the_log_says_when_a_run_is_reclaimed_after_failed_attempts(
+    async def test_failed_reclaims_are_one_line_and_their_success_another(
         self,
         world: World,
         clock: PassingClock,
@@ -221,8 +221,9 @@ class TestReclaiming:
         fail(world, "queue.reclaimTask", times=2)
         async with reclaiming(run, told, clock) as wait_until:
             await wait_until(lambda: told.reclaims.qsize() >= 3)
-        recovered = [each for each in caplog.messages if each.startswith("reclaimed ")]
-        assert recovered == [f"reclaimed {run} after 2 failed attempts"]
+        failed, recovered = [each for each in caplog.messages if each.startswith(("cannot", "reclaimed"))]
+        assert failed.startswith(f"cannot reclaim {run}, retrying: ")
+        assert recovered == f"reclaimed {run} after 2 failed attempts"
 
     async def test_a_refused_reclaim_is_reported_and_ends_the_attempts(
         self, world: World, clock: PassingClock, queue: AsyncQueue, requests: list[Request]
@@ -403,7 +404,12 @@ class TestReporting:
         return await Reporter(run, run.client(queue), reclaim, clock).report(ReasonResolved.COMPLETED)
 
     async def test_failed_reports_are_retried_after_pauses_that_grow_until_the_lease_ends(
-        self, world: World, clock: PassingClock, queue: AsyncQueue, requests: list[Request]
+        self,
+        world: World,
+        clock: PassingClock,
+        queue: AsyncQueue,
+        requests: list[Request],
+        caplog: pytest.LogCaptureFixture,
     ) -> None:
         run = await claimed(world, queue, clock)
         fail(world, "queue.reportCompleted")
@@ -414,6 +420,9 @@ class TestReporting:
         reports = len(clock.sleeps)
         assert 10 <= reports <= 150
         assert f"its report failed {reports} times, last error: " in str(run.lost)
+        assert [each.partition(": ")[0] for each in caplog.messages if "report" in each] == [
+            f"cannot report {run} as completed, retrying"
+        ]
         assert run.lost is not None
         assert run.lost.reason is LossReason.LEASE_ENDED
         await holds(lambda: sum(each.path.endswith("/completed") for each in requests) == reports)

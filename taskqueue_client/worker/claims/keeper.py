@@ -69,9 +69,9 @@ class Keeper:
         """
         await asyncio.wrap_future(self._thread.submit(self.claiming.ended()))
 
-    async def reclaim(self, run: ClaimedRun) -> None:
-        """Make one attempt to reclaim a run now."""
-        await asyncio.wrap_future(self._thread.submit(self._reclaiming.reclaim_once(run)))
+    async def reclaim(self, run: ClaimedRun) -> Exception | None:
+        """Make one attempt to reclaim a run now; return the error if another attempt may succeed."""
+        return await asyncio.wrap_future(self._thread.submit(self._reclaiming.reclaim_once(run)))
 
     def release_slot(self, run: ClaimedRun) -> None:
         """Free the slot of a run that has ended."""

@@ -92,7 +92,6 @@ class Reclaiming:
                     self._events.reclaim_ended("refused")
                 return None
             self._events.reclaim_ended("failed")
-            log.warning("cannot reclaim %s, retrying: %s", run, cause_of(error))
             return error
         else:
             self._events.reclaim_ended("reclaimed")
@@ -147,6 +146,8 @@ class Reclaiming:
                 why = f"its lease ended ({run.lease.length:.1f} s); {last}"
                 run.apply(ClaimEvent.LEASE_ENDED, why, LossReason.LEASE_ENDED)
             elif error := await self.reclaim_once(run):
+                if not failures:  # one line for each outage: the last retries follow closely
+                    log.warning("cannot reclaim %s, retrying: %s", run, cause_of(error))
                 failures += 1
                 last = f"reclaim failed {counted(failures, 'time')}, last error: {cause_of(error)}"
                 left = run.lease.left(self._clock.monotonic())

@@ -44,14 +44,14 @@ class Reporter:
     Args:
         run: The run. The keeper does not reclaim it any more once it is being reported.
         queue: A client with the run's credentials.
-        reclaim: Makes one attempt to reclaim the run.
+        reclaim: Makes one attempt to reclaim the run; returns the error, if any.
     """
 
     def __init__(
         self,
         run: ClaimedRun,
         queue: AsyncQueue,
-        reclaim: Callable[[ClaimedRun], Awaitable[object]],
+        reclaim: Callable[[ClaimedRun], Awaitable[Exception | None]],
         clock: Clock,
     ) -> None:
         self._run = run
@@ -63,7 +63,9 @@ class Reporter:
         """Report the run if this worker still has the claim; return the state afterwards."""
         if self._run.apply(ClaimEvent.RESOLVE):
             if reason not in UPLOADED_BEFORE:  # a resolved run cannot be reclaimed
-                await self._reclaimed_if_less_than(FRESH)
+                error = await self._reclaim_if_less_than(FRESH)
+                if error is not None:
+                    log.warning("cannot reclaim %s before its report: %s", self._run, cause_of(error))
             await self._retry(reason)
         return self._run.state
 
@@ -73,24 +75,27 @@ class Reporter:
             error = await self._report_once(reason, attempt_timeout(left))
             if error is None:
                 return
+            if not failures:  # one line for each outage: the last retries follow closely
+                log.warning("cannot report %s as %s, retrying: %s", run, reason, error)
             failures += 1
             last = f"its report failed {counted(failures, 'time')}, last error: {error}"
-            left = await self._reclaimed_if_less_than(1 - RECLAIM_BETWEEN[0])
+            await self._reclaim_if_less_than(1 - RECLAIM_BETWEEN[0])
+            left = run.lease.left(self._clock.monotonic())
             await self._clock.sleep_async(min(retry_in(failures, left, random()), left))  # noqa: S311 - spreads calls, keeps no secret
         if failures and await self._resolved_as() == reason:  # the responses were lost
             run.apply(ClaimEvent.CONFIRMED)
         why = f"its lease ended ({run.lease.length:.1f} s); {last}"
         run.apply(ClaimEvent.LEASE_ENDED, why, LossReason.LEASE_ENDED)
 
-    async def _reclaimed_if_less_than(self, part: float) -> float:
-        """Reclaim the run if less than a part of its lease is left; return the seconds that are left then.
+    async def _reclaim_if_less_than(self, part: float) -> Exception | None:
+        """Make one attempt to reclaim the run if less than a part of its lease is left; return the error.
 
         If an earlier attempt has reported the run, the Queue refuses to reclaim it, which changes nothing.
         """
         run = self._run
         if run.lease.left(self._clock.monotonic()) < run.lease.length * part:
-            await self._reclaim(run)
-        return run.lease.left(self._clock.monotonic())
+            return await self._reclaim(run)
+        return None
 
     async def _report_once(self, reason: ReasonResolved, timeout: float) -> str | None:  # noqa: ASYNC109 - of one attempt among several
         """Make one attempt; return the error if another attempt may succeed."""
@@ -102,11 +107,8 @@ class Reporter:
             if is_conflict(error):
                 await self._check_conflict(reason, error)
                 return None
-            cause = cause_of(error)
-            log.warning("cannot report %s as %s, retrying: %s", run, reason, cause)
-            return cause
-        else:
-            run.apply(ClaimEvent.CONFIRMED)
+            return cause_of(error)
+        run.apply(ClaimEvent.CONFIRMED)
         return None
 
     async def _check_conflict(self, reason: ReasonResolved, refusal: RequestConflict) -> None:
