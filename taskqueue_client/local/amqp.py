@@ -112,15 +112,21 @@ class _Link(ABC):
         self._url = url
         self._host = _host_in(url)
         self.connected = asyncio.Event()
+        self._was_lost = False
         self._task: asyncio.Task[None] | None = None
 
     @abstractmethod
     async def _use(self, channel: AbstractChannel, lost: asyncio.Event) -> None:
-        """Prepare the channel, set `connected`, and work until the channel or its connection is `lost`."""
+        """Prepare the channel, call `_note_connected`, and work until channel or connection are `lost`."""
 
     @abstractmethod
     def _note_loss(self, error: Exception) -> None:
         """Log why the connection is lost."""
+
+    def _note_connected(self) -> None:
+        if self._was_lost:
+            _log.info("connected to RabbitMQ at %s again", self._host)
+        self.connected.set()
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._stay_connected(), name=f"{type(self).__name__} at RabbitMQ")
@@ -141,6 +147,7 @@ class _Link(ABC):
             except Exception:  # noqa: BLE001 - a bug; without a retry, no message would be sent any more
                 _log.exception("the connection to RabbitMQ at %s failed, retrying", self._host)
             self.connected.clear()
+            self._was_lost = True
             if time.monotonic() - began > LONGEST_PAUSE:  # else a full disk may end each connection at once
                 pause = FIRST_PAUSE
             await asyncio.sleep(pause)
@@ -252,7 +259,7 @@ class AmqpPublisher(_Link):
         channel.close_callbacks.add(lambda _channel, _error: self._filled.set())
         await _declare(channel)
         underlay = await channel.get_underlay_channel()
-        self.connected.set()
+        self._note_connected()
         while not lost.is_set():
             await self._filled.wait()
             await self._send_batch(underlay)
@@ -345,7 +352,7 @@ class WorkerRemovals(_Link):
         underlay.on_consumer_cancel_callbacks.add(lambda _: lost.set())  # the queue was deleted
         queue = await self._declare(channel)
         await queue.consume(self._handle)
-        self.connected.set()
+        self._note_connected()
         await lost.wait()
         _log.warning(
             "consumer of %s at RabbitMQ on %s ended: not consuming worker-manager messages",

@@ -326,6 +326,7 @@ async def test_a_publisher_without_messages_declares_its_exchanges_again_when_th
 
 
 async def test_a_broker_that_comes_later_gets_everything(key: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, amqp.__name__)
     async with line_to_broker() as (line, url), listening(key) as queue:
         line.cut()
         publisher = Publisher(url)
@@ -337,6 +338,7 @@ async def test_a_broker_that_comes_later_gets_everything(key: str, caplog: pytes
         assert await bodies(queue, last=7) == [7]
         await publisher.__aexit__()
     assert "RabbitMQ at 127.0.0.1" in caplog.text
+    assert "connected to RabbitMQ at 127.0.0.1 again" in caplog.messages
 
 
 async def test_a_start_without_a_broker_goes_on_and_the_end_says_what_was_not_sent(
