@@ -96,6 +96,7 @@ def list_artifacts(
     """Return one page of the artifacts of a run, in the order of their names.
 
     Scopes: `queue:list-artifacts:<task_id>:<run_id>`. Safe to repeat.
+    A page has up to `limit` items, by default and at most 1000.
 
     Raises:
         ResourceNotFound: The task or run does not exist.
@@ -119,6 +120,7 @@ def list_latest_artifacts(
     """Return one page of the artifacts of the task's last run, in the order of their names.
 
     Scopes: `queue:list-artifacts:<task_id>`. Safe to repeat.
+    A page has up to `limit` items, by default and at most 1000.
 
     Raises:
         ResourceNotFound: The task does not exist, or it has no run.

@@ -57,6 +57,7 @@ def tasks(
     """Return one page of the definitions of several tasks; unknown task ids are ignored.
 
     Scopes: `queue:get-task:<task_id>` for each id. Safe to repeat.
+    A page has up to `limit` items, by default and at most 1000.
 
     Raises:
         InputError: `continuation_token` is not a token of this list.
@@ -80,6 +81,7 @@ def statuses(
     """Return one page of the statuses of several tasks; unknown task ids are ignored.
 
     Scopes: `queue:status:<task_id>` for each id. Safe to repeat.
+    A page has up to `limit` items, by default and at most 1000.
 
     Raises:
         InputError: `continuation_token` is not a token of this list.
@@ -114,6 +116,7 @@ def list_dependent_tasks(
     """Return one page of the tasks that depend on a task, in the order of their ids.
 
     Scopes: `queue:list-dependent-tasks:<task_id>`. Safe to repeat.
+    A page has up to `limit` items, by default and at most 1000.
 
     Raises:
         ResourceNotFound: The task does not exist.
@@ -240,6 +243,7 @@ def list_task_group(
     """Return one page of the tasks of a task group, in the order of their ids.
 
     Scopes: `queue:list-task-group:<task_group_id>`. Safe to repeat.
+    A page has up to `limit` items, by default and at most 1000.
 
     Raises:
         ResourceNotFound: The task group does not exist.

@@ -26,7 +26,7 @@ def list_provisioners(
 
     Deprecated by the Queue, which does not return or accept a continuation token here.
 
-    Scopes: `queue:list-provisioners`. Safe to repeat.
+    Scopes: `queue:list-provisioners`. Safe to repeat. `limit` is the most provisioners to return.
     """
     query = arguments.page_query(continuation_token, limit)
     return Call("listProvisioners", "GET", "/provisioners", models.ProvisionersPage, query)
@@ -101,7 +101,7 @@ def list_pending_tasks(
     """Return one page of the pending runs of a task queue, oldest first.
 
     Scopes: `queue:pending-list:<task_queue_id>`. Safe to repeat. Pages may overlap by a few runs;
-    `iter_pending_tasks` returns each run once.
+    `iter_pending_tasks` returns each run once. A page has up to `limit` items, by default and at most 1000.
     """
     queue = arguments.task_queue_id(task_queue_id, provisioner_id, worker_type)
     query = arguments.page_query(continuation_token, limit)
@@ -133,6 +133,7 @@ def list_claimed_tasks(
     """Return one page of the claimed runs of a task queue.
 
     Scopes: `queue:claimed-list:<task_queue_id>`. Safe to repeat.
+    A page has up to `limit` items, by default and at most 1000.
     """
     queue = arguments.task_queue_id(task_queue_id, provisioner_id, worker_type)
     query = arguments.page_query(continuation_token, limit)
@@ -159,6 +160,7 @@ def list_worker_types(
     """Return one page of the task queues of a provisioner. Deprecated by the Queue: use `list_task_queues`.
 
     Scopes: `queue:list-worker-types:<provisioner_id>`. Safe to repeat.
+    A page has up to `limit` items, by default and at most 1000.
 
     Raises:
         InputError: `continuation_token` is not a token of this list.
@@ -197,6 +199,7 @@ def list_task_queues(
     """Return one page of the task queues that workers have claimed from lately.
 
     Scopes: `queue:list-task-queues`. Safe to repeat.
+    A page has up to `limit` items, by default and at most 1000.
 
     Raises:
         InputError: `continuation_token` is not a token of this list.

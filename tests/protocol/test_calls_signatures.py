@@ -57,6 +57,13 @@ def test_help_describes_no_argument_that_a_method_does_not_have(
     assert not named or set(named) <= inspect.signature(getattr(kind, name)).parameters.keys()
 
 
+@pytest.mark.parametrize(
+    "name", [each for each in DESCRIBED if "limit" in inspect.signature(DESCRIBED[each]).parameters]
+)
+def test_help_says_what_the_limit_of_a_list_means(name: str) -> None:
+    assert re.search("`limit`|    limit: ", inspect.getdoc(getattr(Queue, name)) or "")
+
+
 @pytest.mark.parametrize("kind", [Queue, AsyncQueue])
 def test_the_type_hint_of_a_response_is_the_type_that_a_caller_gets(kind: type[Queue | AsyncQueue]) -> None:
     """Checks a call, a conversation, a conversation that is imported late, and an empty response."""
