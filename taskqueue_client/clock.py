@@ -112,6 +112,8 @@ class MovableClock:
         """
         try:
             step = float(seconds + 60 * (minutes + 60 * (hours + 24 * days)))
+        except OverflowError:
+            step = math.inf
         except TypeError:
             given = (seconds, minutes, hours, days)
             allowed = "numbers, such as advance(60) or advance(minutes=1)"
