@@ -157,6 +157,8 @@ class Supervisor:
     def raise_if_over(self) -> None:
         if self._task is None:
             raise RuntimeError("the listener is not open: use it within `async with`")
+        if self._task.get_loop() is not asyncio.get_running_loop():
+            raise RuntimeError("the listener was opened in another event loop: open one in each loop")
         if self._task.done():
             self._task.result()
 

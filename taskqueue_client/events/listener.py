@@ -335,7 +335,7 @@ class AsyncListener(_Consumer[Awaitable[object]]):
             The event; None after the timeout, or if the listener was stopped.
 
         Raises:
-            RuntimeError: Another task is waiting for an event of this listener.
+            RuntimeError: Another task waits for an event of this listener, or another loop has opened it.
             Exception: An error raised by `on_state`.
         """
         return await self._get(timeout)

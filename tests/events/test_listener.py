@@ -429,6 +429,16 @@ async def test_using_a_listener_outside_of_its_block_raises_an_error_that_says_s
         await anext(listener)
 
 
+def test_a_listener_that_another_event_loop_has_opened_says_so(settings: PulseSettings) -> None:
+    listener = AsyncListener(settings, [events.task_completed()])
+    with asyncio.Runner() as first:
+        first.run(listener.__aenter__())
+    with asyncio.Runner() as second:
+        with pytest.raises(RuntimeError, match="opened in another event loop"):
+            second.run(listener.get())
+        second.run(listener.__aexit__(None, None, None))
+
+
 async def test_a_second_asynchronous_block_raises_an_error_that_says_to_create_another_listener(
     settings: PulseSettings, publisher: Publisher, pool: str
 ) -> None:
