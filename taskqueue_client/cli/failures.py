@@ -153,7 +153,8 @@ def _of_response(error: errors.ApiError) -> str:
     first = error.message.strip().partition("\n")[0]
     if isinstance(error, errors.InsufficientScopes):
         missing = first if error.missing is None else in_words(error.missing)
-        return f"missing scope: {missing}; use credentials that have it"
+        caller = errors._caller_in(error.message)  # noqa: SLF001 - not for users, who see it in the error's text  # pyright: ignore[reportPrivateUsage]
+        return f"{caller}missing scope: {missing}; use credentials that have it"
     if isinstance(error, errors.AuthenticationFailed) and _EXPIRED.search(first):
         return f"the credentials have expired ({first}): get new ones"
     if isinstance(error, errors.AuthenticationFailed):

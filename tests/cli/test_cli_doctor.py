@@ -437,8 +437,9 @@ def test_storage_is_checked_with_an_artifact_that_the_credentials_may_get(
     run_queue.upload_artifact(task_id, 0, "private/a.txt", b"text", expires=soon())
     for name in ("TASKCLUSTER_CLIENT_ID", "TASKCLUSTER_ACCESS_TOKEN"):
         monkeypatch.delenv(name)
-    missing = "not checked: missing scope: queue:get-artifact:private/a.txt; use credentials that have it"
-    assert verdicts("--task", task_id)["storage"] == ("note", missing)
+    missing = "missing scope: queue:get-artifact:private/a.txt; use credentials that have it"
+    found = verdicts("--task", task_id)["storage"]
+    assert found == ("note", f"not checked: the request had no credentials; {missing}")
     run_queue.upload_artifact(task_id, 0, "public/a.txt", b"text", expires=soon())
     assert verdicts("--task", task_id)["storage"][0] == "good"
 

@@ -396,7 +396,8 @@ def test_a_submission_that_fails_half_way_says_what_to_do(
     graph: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line, _ = half_way(graph, monkeypatch)
-    assert line.startswith("Error: task 'build' was not created: missing scope: secrets:get:key; ")
+    refusal = "client 'half' is missing scope: secrets:get:key; "
+    assert line.startswith(f"Error: task 'build' was not created: {refusal}")
     assert "(1 of 2 tasks were); to cancel what was created: taskqueue cancel --group " in line
 
 

@@ -394,7 +394,7 @@ def test_cancel_says_that_a_group_is_sealed_whose_tasks_it_could_not_cancel(
     assert (result.exit_code, result.stdout) == (ExitStatus.REFUSED, "")
     sealed, error = result.stderr.splitlines()
     assert sealed == f"task group {group} is sealed: no task can be added to it"
-    assert error.startswith("Error: missing scope: ")
+    assert error.startswith(f"Error: client '{deployment.client_id}' is missing scope: ")
 
 
 def test_a_closed_output_pipe_ends_watch_silently(create: Create) -> None:
