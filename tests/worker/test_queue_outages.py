@@ -328,15 +328,21 @@ class TestReclaiming:
         assert run.has_claim
 
 
-async def test_a_state_that_is_not_known_loses_no_run_until_it_is_resolved(
-    world: World, clock: PassingClock, queue: AsyncQueue
+@pytest.mark.parametrize("has_run", [True, False])
+async def test_a_state_that_is_not_known_or_missing_loses_no_run_until_it_is_resolved(
+    world: World,
+    clock: PassingClock,
+    queue: AsyncQueue,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    has_run: bool,
 ) -> None:
     run = await claimed(world, queue, clock)
     status = run.claim.status.to_dict()
     resolved = {"state": "withdrawn", "reasonResolved": "new", "resolved": status["deadline"]}
     with ScriptedServer() as server:
-        for new in ({"state": "suspended"}, resolved):
-            changed = {**status, "runs": [{**status["runs"][0], **new}]}
+        for new in ({"state": "suspended"} if has_run else None, resolved):
+            changed = {**status, "runs": [{**status["runs"][0], **new}] if new else []}
             server.script.append(say({"statuses": [{"taskId": run.task_id, "status": changed}]}))
         async with AsyncQueue(server.root_url) as other:
             watch = CancellationWatch(other, lambda: [run], 3600, SystemClock())
@@ -346,6 +352,7 @@ async def test_a_state_that_is_not_known_loses_no_run_until_it_is_resolved(
             await holds(lambda: not run.has_claim)
             await watch.stop()
     assert "the Queue has resolved the run as withdrawn, new" in str(run.lost)
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 
 async def test_a_poll_for_canceled_runs_that_fails_by_a_bug_is_logged_and_not_the_last(
