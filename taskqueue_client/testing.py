@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """Import names that need the whole worker on first use: pytest always loads this module."""
+        """Import names that need the whole worker on first use: pytest always loads this module.
+
+        `dir()` does not list them: pytest reads each name that it lists, to find fixtures.
+        """
         if name not in {"TaskResult", "run_handler"}:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(".worker.handler_testing", __package__), name)
