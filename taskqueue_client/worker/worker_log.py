@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any
 
 from taskqueue_client._arguments import printable
@@ -45,6 +46,9 @@ def _name_run(record: logging.LogRecord) -> bool:
             record.task_id, record.run_id = each.task_id, each.run_id
     return True
 
+
+handled_run: ContextVar[tuple[str, int] | None] = ContextVar("handled run", default=None)
+"""The task and run whose handler logs in this context; only their ids, because contexts outlive runs."""
 
 log = logging.getLogger("taskqueue_client.worker")
 log.addFilter(_name_run)

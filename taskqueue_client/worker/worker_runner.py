@@ -26,7 +26,7 @@ from taskqueue_client._transport.network import forget_in_children
 from taskqueue_client.credentials import Credentials, checked
 from taskqueue_client.errors import InvalidArgument
 
-from .worker_log import UnlockedHandler, is_read, log, log_handler
+from .worker_log import UnlockedHandler, handled_run, is_read, log, log_handler
 
 CAPABILITIES = frozenset({"error-report", "graceful-termination", "log", "new-credentials", "shutdown"})
 
@@ -351,8 +351,9 @@ class JsonFormatter(logging.Formatter):
         }
         if self._worker_id is not None:
             document["worker_id"] = self._worker_id
-        for name in ("task_id", "run_id"):
-            if (value := getattr(record, name, None)) is not None:
+        handled = handled_run.get() or (None, None)
+        for name, of_handler in zip(("task_id", "run_id"), handled, strict=True):
+            if (value := getattr(record, name, of_handler)) is not None:
                 document[name] = value
         if record.exc_info:
             document["traceback"] = record.exc_text or self.formatException(record.exc_info)

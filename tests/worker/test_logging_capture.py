@@ -11,6 +11,7 @@ import threading
 import pytest
 
 from taskqueue_client.worker.run.task_run import TaskRun
+from taskqueue_client.worker.worker_runner import JsonFormatter
 from tests.worker.queue_world import WAIT, World, until
 from tests.worker.run_outcomes import reasons
 from tests.worker.worker_world import Working, log_of, work, worker_for
@@ -64,6 +65,32 @@ def test_messages_of_tasks_and_their_threads_go_to_the_log_of_their_own_run(worl
             f"INFO some.library: {name} in a thread",
             f"INFO some.library: {name} in the handler",
         ]
+
+
+def test_a_line_of_json_about_a_message_of_a_handler_names_its_run(world: World) -> None:
+    task_ids = [world.create({"name": name}) for name in "abc"]
+    together = asyncio.Barrier(len(task_ids))
+    lines: list[dict[str, object]] = []
+
+    class Shown(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(JsonFormatter().document(record))
+
+    async def handler(task: TaskRun) -> None:
+        await together.wait()
+        library.info(task.payload["name"])
+
+    logging.getLogger().addHandler(shown := Shown())
+    try:
+        work(world, awaited=handler, concurrency=3, max_tasks=3)
+        library.info("outside")
+    finally:
+        logging.getLogger().removeHandler(shown)
+    named = {line["message"]: (line.get("task_id"), line.get("run_id")) for line in lines}
+    assert {name: named[name] for name in ("a", "b", "c", "outside")} == {
+        **{name: (task_id, 0) for name, task_id in zip("abc", task_ids, strict=True)},
+        "outside": (None, None),
+    }
 
 
 def test_a_thread_that_a_handler_starts_needs_its_context(world: World) -> None:

@@ -31,7 +31,7 @@ from taskqueue_client.worker.outcomes import (
 )
 from taskqueue_client.worker.payload import check_payload
 from taskqueue_client.worker.threads import DaemonThreads, EventThread, Job, ThreadsafeCalls, watch_loop
-from taskqueue_client.worker.worker_log import UnlockedHandler, log
+from taskqueue_client.worker.worker_log import UnlockedHandler, handled_run, log
 
 from .run_resources import HandlerQueue, RunResources
 from .task_run import TaskRun, UnawaitedCalls
@@ -95,6 +95,7 @@ class Handlers:
             InternalError: The system does not start another thread.
         """
         context = copy_context()
+        context.run(handled_run.set, (resources.run.task_id, resources.run.run_id))
         if self._capture is not None:
             self._capture.open()  # again: a handler that replaces the configuration of logging removes it
             context.run(_current_log.set, (self._capture, resources.log.logger))
