@@ -193,7 +193,8 @@ class FollowedLog:
         self._prefer = {}  # do not wait for new lines
         places = self._places()
         if not places:
-            raise Failure(f"{self._which} has no artifact {self._name}", ExitStatus.REFUSED)
+            message = f"{self._which} ({self._state()}) has no artifact {self._name}"
+            raise Failure(message, ExitStatus.REFUSED)
         name, content = places[-1]
         if name != self._name:
             self._say(f"{self._name} refers to the worker's stream; printing the uploaded {name}")
@@ -204,6 +205,14 @@ class FollowedLog:
                 raise
             message = f"the log of {self._which} was not uploaded, and its worker does not stream it any more"
             raise Failure(f"{message}: {in_one_line(error)}", ExitStatus.REFUSED) from error
+
+    def _state(self) -> str:
+        """Return why the run ended, or its state; that of the task if the task has no runs."""
+        status = self._queue.status(self._task_id).status
+        if self._run_id >= len(status.runs):
+            return status.state
+        run = status.runs[self._run_id]
+        return run.reason_resolved or run.state
 
     def _places(self) -> list[tuple[str, ArtifactContent]]:
         """Return the artifacts with the log: the first is the best during the run, the last after the run.

@@ -508,7 +508,28 @@ def test_a_run_without_a_log_is_an_error_that_names_it(running: Running) -> None
     run_client.report_completed(task_id, 0)
     result = run("log", task_id)
     assert result.exit_code == ExitStatus.REFUSED
-    assert result.stderr == f"Error: run 0 of task {task_id} has no artifact {LIVE}\n"
+    assert result.stderr == f"Error: run 0 of task {task_id} (completed) has no artifact {LIVE}\n"
+
+
+def test_the_error_about_a_missing_log_says_that_the_run_is_pending_or_why_it_ended(
+    queue: Queue, running: Running
+) -> None:
+    task_id, run_client = running
+    run_client.report_exception(task_id, 0, "worker-shutdown")
+    errors = [run("log", task_id, "--no-follow").stderr]
+    queue.cancel_task(task_id)
+    errors.append(run("log", task_id).stderr)
+    named = [f"Error: run 1 of task {task_id} ({reason}) has no" for reason in ("pending", "canceled")]
+    assert [each.partition(" artifact ")[0] for each in errors] == named
+
+
+def test_the_error_about_a_missing_log_of_an_unscheduled_task_names_its_state(
+    queue: Queue, task_factory: TaskFactory
+) -> None:
+    task_id = slugid()
+    queue.create_task(task_id, task_factory(dependencies=[task_id]))
+    result = run("log", task_id, "--no-follow")
+    assert result.stderr == f"Error: run 0 of task {task_id} (unscheduled) has no artifact {LIVE}\n"
 
 
 def test_a_run_that_does_not_exist_is_an_error_that_names_the_last(running: Running) -> None:
@@ -575,7 +596,7 @@ def test_the_retry_of_a_run_that_ended_without_a_log_is_told(running: Running) -
     assert result.exit_code == ExitStatus.REFUSED
     retry, error = result.stderr.splitlines()
     assert retry.endswith(f"run 1 is pending; to follow it, run taskqueue log {task_id}")
-    assert error == f"Error: run 0 of task {task_id} has no artifact {LIVE}"
+    assert error == f"Error: run 0 of task {task_id} (worker-shutdown) has no artifact {LIVE}"
 
 
 @pytest.mark.parametrize("words", [["log"], ["log", "--json"], ["artifacts", "get", LIVE]])
