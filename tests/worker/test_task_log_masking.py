@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskqueue_client.errors import InvalidArgument
-from taskqueue_client.worker.commands.masking import MASK, Masking, Secrets
+from taskqueue_client.worker.commands.masking import MASK, Masking, Secrets, masked_text
 
 FEW_LETTERS = st.text("ab ", min_size=1, max_size=5).filter(str.strip)
 
@@ -93,6 +94,13 @@ def test_a_secret_of_several_lines_is_masked_as_a_whole_and_line_by_line() -> No
     assert masked(secrets, b"{} key: 567") == b"{} [masked]"
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_secret_of_several_lines_is_masked_with_the_line_ends_of_terminals_and_of_files(end: str) -> None:
+    secrets = secrets_of(end.join(["-----BEGIN KEY-----", "ab+/=="]))
+    for shown in (b"\n", b"\r\n"):
+        assert masked(secrets, b"<-----BEGIN KEY-----" + shown + b"ab+/==>") == b"<[masked]>"
+
+
 def test_a_line_of_a_secret_of_fewer_than_8_characters_may_be_harmless() -> None:
     assert masked(secrets_of("one two\nthree four"), b"one two") == b"one two"
 
@@ -103,6 +111,14 @@ def test_a_secret_that_is_complete_is_masked_at_once() -> None:
 
 def test_secrets_may_contain_any_characters() -> None:
     assert masked(secrets_of("pässwörd.*"), "<pässwörd.*>".encode()) == b"<[masked]>"
+
+
+def test_a_secret_that_is_not_utf_8_is_masked_as_its_bytes_and_in_messages() -> None:
+    secret = os.fsdecode(b"p\xe4ssword")
+    secrets = secrets_of(secret)
+    assert masked(secrets, b"<p\xe4ssword>") == b"<[masked]>"
+    assert masked_text(f"<{secret}>", secrets) == "<[masked]>"
+    assert masked(secrets_of("half a pair: \ud800"), b"half a pair: \\ud800") == b"[masked]"
 
 
 @pytest.mark.parametrize("nothing", ["", " \n"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 from taskqueue_client.credentials import Credentials
 from taskqueue_client.errors import InvalidArgument
@@ -34,6 +35,8 @@ class Secrets:
     def add(self, secret: object) -> None:
         """Mask a text from now on, and each of its longer lines separately; white space around is ignored.
 
+        Lines may end with a line feed, or with a carriage return before it, as on a terminal.
+
         Raises:
             InvalidArgument: `secret` is not a str, or is empty or white space. The error does not show it.
         """
@@ -43,15 +46,24 @@ class Secrets:
         if not whole:
             raise InvalidArgument("secret", "", "a str that is not empty or white space")
         lines = [line.strip() for line in whole.splitlines()]
-        texts = [whole, *(line for line in lines if len(line) >= SHORTEST_LINE)]
+        unix = whole.replace("\r\n", "\n")
+        texts = [whole, unix, unix.replace("\n", "\r\n")]
+        texts += (line for line in lines if len(line) >= SHORTEST_LINE)
         with self._lock:
-            self._own = (*{*self._own, *(text.encode(errors="backslashreplace") for text in texts)},)
+            self._own = (*{*self._own, *(form for text in texts for form in _encoded(text))},)
 
     def add_credentials(self, credentials: Credentials) -> None:
         """Mask credentials, in case a handler or command prints them. The keeper calls this."""
         self.add(credentials.access_token)
         if credentials.certificate is not None:
             self.add(credentials.certificate)
+
+
+def _encoded(text: str) -> Iterator[bytes]:
+    """Yield a text as messages have it and, if it comes from `os.fsdecode`, as commands print it."""
+    yield text.encode(errors="backslashreplace")
+    with suppress(UnicodeEncodeError):  # half of a surrogate pair
+        yield text.encode(errors="surrogateescape")
 
 
 def masked(text: bytes, secrets: Secrets) -> bytes:
