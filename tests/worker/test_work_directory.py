@@ -314,9 +314,22 @@ def test_another_user_s_directory_is_an_error_and_everything_else_is_removed(tmp
     (top / "ours" / "file").write_text("text")
     for each in (top, top / "ours"):
         os.chown(each, NOBODY, -1)
-    with nobody(tmp_path), pytest.raises(PermissionError):
+    with nobody(tmp_path), pytest.raises(PermissionError, match=r"Permission denied: 'theirs/file'$"):
         remove_tree(top)
     assert [each.name for each in top.iterdir()] == ["theirs"]
+
+
+def test_the_error_about_what_is_left_has_the_path_at_which_it_is_now(tmp_path: Path) -> None:
+    """Otherwise nobody knows what to unmount: directories are moved before they are emptied."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can make files that belong to somebody else")
+    top = tmp_path / "top"
+    (top / "ours" / "theirs" / "folder").mkdir(parents=True)
+    for each in (top, top / "ours"):
+        os.chown(each, NOBODY, -1)
+    with nobody(tmp_path), pytest.raises(PermissionError) as found:
+        remove_tree(top)
+    assert (top / found.value.filename).samefile(*top.glob("*/theirs"))
 
 
 MOUNTING = """

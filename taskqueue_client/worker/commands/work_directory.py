@@ -327,7 +327,7 @@ class _Emptying:
     def run(self) -> None:
         while self._pending:
             name = self._pending.pop()
-            with self._noting_failure():
+            with self._noting_failure(name):
                 self._empty(name)
                 if name != ".":
                     os.rmdir(name, dir_fd=self._top)
@@ -337,7 +337,7 @@ class _Emptying:
         try:
             with os.scandir(directory) as entries:
                 for entry in list(entries):
-                    with self._noting_failure():
+                    with self._noting_failure(f"{name}/{entry.name}"):
                         self._remove(entry, directory, is_at_top=name == ".")
         finally:
             os.close(directory)
@@ -356,11 +356,12 @@ class _Emptying:
         self._pending.append(name)
 
     @contextmanager
-    def _noting_failure(self) -> Generator[None]:
+    def _noting_failure(self, path: str) -> Generator[None]:
+        """Note an error with the path below the top, where the cause is now: directories have been moved."""
         try:
             yield
         except OSError as error:
-            self.failures.append(error)
+            self.failures.append(OSError(error.errno, error.strerror, os.path.normpath(path)))
 
 
 def path_inside(
