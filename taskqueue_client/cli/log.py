@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import codecs
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import click
@@ -63,14 +63,11 @@ def command(
     On a terminal, colors of the log are shown, and its other control sequences are removed. A pipe or file
     gets all bytes of the log.
     """
-    write = JsonLines() if as_json else _writer()
-    with connect() as queue:
+    with connect() as queue, _writer(as_json=as_json) as write:
         status = queue.status(task_id).status
         tell = partial(click.echo, err=True)
         log = FollowedLog(queue, task_id, _chosen_run(status, run_id), name, write, tell)
         log.print(interval if follow else None, SystemClock())
-    if isinstance(write, JsonLines):
-        write.close()
 
 
 def _chosen_run(status: TaskStatus, run_id: int | None) -> int:
@@ -83,11 +80,21 @@ def _chosen_run(status: TaskStatus, run_id: int | None) -> int:
     return last if run_id is None else run_id
 
 
-def _writer() -> Callable[[bytes], object]:
-    if not sys.stdout.isatty():
-        return _write_bytes
-    terminal = TerminalFilter()
-    return lambda block: _write_bytes(terminal.filtered(block))
+@contextmanager
+def _writer(*, as_json: bool) -> Generator[Callable[[bytes], object]]:
+    """Yield a function that writes a block of the log; end the output afterwards."""
+    if as_json:
+        lines = JsonLines()
+        yield lines
+        lines.close()
+    elif sys.stdout.isatty():
+        terminal = TerminalFilter()
+        try:
+            yield lambda block: _write_bytes(terminal.filtered(block))
+        finally:  # also after Ctrl-C
+            _write_bytes(terminal.end())
+    else:
+        yield _write_bytes
 
 
 def _write_bytes(block: bytes) -> None:

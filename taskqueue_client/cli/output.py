@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import math
 import os
 import re
@@ -177,16 +178,18 @@ _CONTROL = re.compile(
     + rb"|\x1b\[" + _PARAMETERS + rb"[@-~]"  # the cursor, erasing, modes
     + rb"|" + _STRING + rb"(?:\x07|\x1b\\|(?=[\x18\x1a\x1b\n]|\Z))"  # the title, the clipboard, links
     + rb"|\x1b[ -/]{0,%d}[0-~]" % _LONGEST  # a reset, character sets
-    + rb"|\xc2(?:[\x80-\x9f]|(?![\xa0-\xbf]))"  # controls of one character, and a byte that may begin one
+    + rb"|\xc2[\x80-\x9f]"  # controls of one character
+    + rb"|\xe2(?:\x80[\xaa-\xae]|\x81[\xa6-\xa9])"  # the direction of text (UAX #9, 2.1 to 2.5)
     + rb"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"  # all but tab, line feed and carriage return
 )  # fmt: skip
 """Control functions by ECMA-48, section 5, in UTF-8."""
 
+_RESET = b"\x1b[0m"
+
 _BEGUN = re.compile(
     rb"(?:\x1b\[" + _PARAMETERS
     + rb"|" + _STRING + rb"\x1b?"
-    + rb"|\x1b[ -/]{0,%d}" % _LONGEST
-    + rb"|\xc2)\Z"
+    + rb"|\x1b[ -/]{0,%d})\Z" % _LONGEST
 )  # fmt: skip
 """The beginning of a control function that the next block may continue."""
 
@@ -196,20 +199,32 @@ class TerminalFilter:
 
     Colors and other attributes of characters (SGR, `ESC [ … m`), tabs, line feeds and carriage returns
     pass. Removed are sequences that move the cursor, erase, set the title, write to the clipboard (OSC 52),
-    make links or reset the terminal, and single control characters. A string such as a title ends with its
-    line at the latest, so that a string without an end does not hide the rest.
+    make links or reset the terminal, single control characters, and those that change the direction of text.
+    A string such as a title ends with its line at the latest, so that a string without an end does not hide
+    the rest. Bytes that are not UTF-8 become replacement characters: some terminals take them for controls.
     """
 
     def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._begun = b""
+        self._color = b""  # the last sequence that has passed
 
     def filtered(self, block: bytes) -> bytes:
         """Return what may be written of the next block. The block may end within a sequence."""
-        text = self._begun + block
+        text = self._begun + self._decoder.decode(block).encode()
         begun = _BEGUN.search(text)
         self._begun = b"" if begun is None else _shortened(begun[0])
         finished = text if begun is None else text[: begun.start()]
-        return _CONTROL.sub(lambda found: found["color"] or b"", finished)
+        return _CONTROL.sub(self._passing, finished)
+
+    def end(self) -> bytes:
+        """Return what resets the attributes of characters, if the text has not: it may hide what follows."""
+        return b"" if self._color in {b"", b"\x1b[m", _RESET} else _RESET
+
+    def _passing(self, found: re.Match[bytes]) -> bytes:
+        color: bytes = found["color"] or b""
+        self._color = color or self._color
+        return color
 
 
 def _shortened(begun: bytes) -> bytes:

@@ -40,7 +40,8 @@ LOGS = [
     (b"a\x1b[1 qb\x1b[!pc", b"abc"),
     (b"a\x1bcb\x1b(0c\x1b7d", b"abcd"),
     (b"a\xc2\x9b2Jb", b"a2Jb"),
-    (b"a\xc2\x07\x9b2Jb", b"a\x9b2Jb"),  # not a control character in UTF-8
+    (b"a\xc2\x07\x9b2Jb\xff\xed\xa0\x80", "a\ufffd\ufffd2Jb\ufffd\ufffd\ufffd\ufffd".encode()),
+    ("a\u202eb\u202d\u2066c\u2069\u202c, שלום\u200f\u2026".encode(), "abc, שלום\u200f\u2026".encode()),
     (b"a\x07\x08\x00\x0e\x7fb", b"ab"),
     (b"a\x1b\nb", b"a\nb"),
     (b"a\x1b\xc3\xa4b", b"a\xc3\xa4b"),
@@ -119,7 +120,17 @@ def test_the_cursor_comes_back_if_ctrl_c_comes_while_a_display_starts(
     assert re.findall(r"\x1b\[\?25[hl]", output) == ["\x1b[?25l", "\x1b[?25h"]
 
 
-LOG = b"one " + RED + CLIPBOARD + b"\x1b[2Jtwo\n"
+LOG = b"one " + RED + CLIPBOARD + b"\x1b[2Jtwo\n\x1b[8mhidden"
+
+
+@pytest.mark.parametrize(
+    ("log", "end"),
+    [(b"\x1b[8mhidden\n", b"\x1b[0m"), (RED, b""), (b"\x1b[31mred\x1b[m", b""), (b"plain\x1b[2J", b"")],
+)
+def test_colors_end_with_the_log(log: bytes, end: bytes) -> None:
+    of_log = TerminalFilter()
+    of_log.filtered(log)
+    assert of_log.end() == end
 
 
 @pytest.fixture
@@ -129,11 +140,11 @@ def logged(running: tuple[str, Queue]) -> str:
     return task_id
 
 
-def test_a_log_on_a_terminal_has_its_colors_and_no_other_sequence(logged: str) -> None:
+def test_a_log_on_a_terminal_has_its_colors_to_its_end_and_no_other_sequence(logged: str) -> None:
     ours, its = pty.openpty()
     try:
         subprocess.run([*COMMAND, "log", logged, "--no-follow"], stdout=its, check=True, timeout=60)
-        assert os.read(ours, 1000) == b"one " + RED + b"two\r\n"
+        assert os.read(ours, 1000) == b"one " + RED + b"two\r\n\x1b[8mhidden\x1b[0m"
     finally:
         os.close(its)
         os.close(ours)
