@@ -28,6 +28,11 @@ CERTIFIED_LOG_NAME = "public/logs/certified.log"
 KEY_LENGTH = 32
 """Bytes of an ed25519 key, public or private (RFC 8032)."""
 
+_PRIME = 2**255 - 19
+_ORDER_8 = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
+_ANYBODY = {0, 1, _PRIME - 1, _ORDER_8, _PRIME - _ORDER_8}
+"""The y coordinates of points of small order: everybody can sign for such a key, as for one of only zeros."""
+
 _LARGEST = 64 * 1024 * 1024  # the largest accepted document in bytes: enough for 400,000 artifacts
 
 PublicKeys = str | Iterable[str]
@@ -144,8 +149,9 @@ def _checked_key(position: int, text: str) -> bytes:
         key = decoded_key(text)
     except (ValueError, AttributeError):
         key = b""
-    if len(key) != KEY_LENGTH:
-        raise InvalidArgument(f"public_keys[{position}]", text, "32 bytes in base64")
+    y = int.from_bytes(key, "little") % 2**255 % _PRIME
+    if len(key) != KEY_LENGTH or y in _ANYBODY:
+        raise InvalidArgument(f"public_keys[{position}]", text, "an ed25519 public key, 32 bytes in base64")
     return key
 
 

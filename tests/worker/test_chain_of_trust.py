@@ -830,6 +830,23 @@ def test_public_keys_are_checked_before_anything_is_sent(consumer: Consumer, key
         consumer.verify_chain_of_trust("fN1SbArXTPSVFNUvaOlinQ", keys)
 
 
+def small_order_keys() -> list[bytes]:
+    """Return keys with which a signature by nobody verifies: all that libsodium refuses, too."""
+    of_order_8 = int.from_bytes(
+        bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little"
+    )
+    prime = 2**255 - 19
+    ys = [0, 1, prime - 1, prime, prime + 1, of_order_8, prime - of_order_8]
+    return [(y + sign * 2**255).to_bytes(32, "little") for y in ys for sign in (0, 1)]
+
+
+@pytest.mark.parametrize("key", small_order_keys(), ids=bytes.hex)
+def test_a_key_with_which_anybody_can_sign_is_refused(consumer: Consumer, key: bytes) -> None:
+    """Such as a placeholder of zeros in a configuration."""
+    with pytest.raises(InvalidArgument, match=r"public_keys\[0\]: .* expected an ed25519 public key"):
+        consumer.verify_chain_of_trust("fN1SbArXTPSVFNUvaOlinQ", base64.b64encode(key).decode())
+
+
 # scriptworker
 
 
