@@ -38,7 +38,10 @@ BAR, FULL_BAR = "cyan", "green"
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-_ESCAPED_TOO = re.compile(rb"\x7f|\xc2[\x80-\x9f]")
+_DIRECTION = rb"\xe2(?:\x80[\xaa-\xae]|\x81[\xa6-\xa9])"
+"""Characters that change the direction of text (UAX #9, 2.1 to 2.5), in UTF-8."""
+
+_ESCAPED_TOO = re.compile(rb"\x7f|\xc2[\x80-\x9f]|" + _DIRECTION)
 """Control characters that JSON allows in its strings, in UTF-8."""
 
 
@@ -179,7 +182,7 @@ _CONTROL = re.compile(
     + rb"|" + _STRING + rb"(?:\x07|\x1b\\|(?=[\x18\x1a\x1b\n]|\Z))"  # the title, the clipboard, links
     + rb"|\x1b[ -/]{0,%d}[0-~]" % _LONGEST  # a reset, character sets
     + rb"|\xc2[\x80-\x9f]"  # controls of one character
-    + rb"|\xe2(?:\x80[\xaa-\xae]|\x81[\xa6-\xa9])"  # the direction of text (UAX #9, 2.1 to 2.5)
+    + rb"|" + _DIRECTION
     + rb"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"  # all but tab, line feed and carriage return
 )  # fmt: skip
 """Control functions by ECMA-48, section 5, in UTF-8."""

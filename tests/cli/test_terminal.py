@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import pty
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis.strategies import lists, sampled_from
 
 from taskqueue_client import Queue
-from taskqueue_client.cli.output import TerminalFilter
+from taskqueue_client.cli.output import TerminalFilter, print_json
 from taskqueue_client.definitions import from_now
 from tests.cli.command import COMMAND
 from tests.cli.terminal import Terminal
@@ -131,6 +132,16 @@ def test_colors_end_with_the_log(log: bytes, end: bytes) -> None:
     of_log = TerminalFilter()
     of_log.filtered(log)
     assert of_log.end() == end
+
+
+def test_json_has_the_text_of_a_log_without_what_controls_a_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = "\x1b[2J\x7f\x9b2J\u202eb\u2069 שלום"
+    print_json({"line": text})
+    shown = capsys.readouterr().out
+    assert not re.search("[\x1b\x7f-\x9f\u202a-\u202e\u2066-\u2069]", shown)
+    assert json.loads(shown) == {"line": text}
 
 
 @pytest.fixture
