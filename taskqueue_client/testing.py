@@ -160,6 +160,7 @@ def run_worker(local_queue: LocalQueue, task_factory: TaskFactory) -> Iterator[T
 
     from .slugid import slugid  # noqa: PLC0415 - as above
     from .worker.handler_testing import result_of  # noqa: PLC0415 - as above
+    from .worker.threads import current_loop  # noqa: PLC0415 - as above
 
     client = Queue(local_queue.root_url, local_queue.credentials)  # a project may replace `queue`
 
@@ -172,7 +173,9 @@ def run_worker(local_queue: LocalQueue, task_factory: TaskFactory) -> Iterator[T
         config_file: str | PathLike[str] | None = None,
         **settings: Unpack[WorkerSettings],
     ) -> TaskResult:
-        _check_no_event_loop()
+        if current_loop() is not None:
+            how = "in an asynchronous test, use `await asyncio.to_thread(run_worker, …)`"
+            raise RuntimeError(f"run_worker blocks until the worker has ended: {how}")
         _check_class(worker)
         used: WorkerSettings = {
             "task_queue_id": (task or {}).get("taskQueueId", _TASK_QUEUE_ID),
@@ -185,28 +188,14 @@ def run_worker(local_queue: LocalQueue, task_factory: TaskFactory) -> Iterator[T
         }
         made = worker if config_file is None else partial(worker, config_file=config_file)
         ready = made(root_url=local_queue.root_url, credentials=local_queue.credentials, **used)
-        served = used["task_queue_id"]
-        served = [served] if isinstance(served, str) else served
-        task_id = slugid()
+        task_id, served = slugid(), ready.config.task_queue_ids
         keys = {"taskQueueId": served[0], "payload": mapping("payload", payload), **(task or {})}
-        definition = task_factory(**keys)
-        _check_claimable(client.create_task(task_id, definition).status, served)
+        _check_claimable(client.create_task(task_id, task_factory(**keys)).status, served)
         ready.serve()
         return result_of(client, task_id)
 
     with client:
         yield run
-
-
-def _check_no_event_loop() -> None:
-    import asyncio  # noqa: PLC0415 - as above
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    how = "in an asynchronous test, use `await asyncio.to_thread(run_worker, …)`"
-    raise RuntimeError(f"run_worker blocks until the worker has ended: {how}")
 
 
 def _check_class(worker: object) -> None:

@@ -32,16 +32,21 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9_.-]{1,253}")
 _LONGEST_ID = 38
 _HASH_DIGITS = 8
 
-LIKENESS = 0.8
-"""A name at least so similar to a known one counts as misspelled. `SERVICE_HOST` does not: it has 0.75."""
+
+def closest_to(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that a misspelled one stands for; None if the name is too different from each.
+
+    The variable `SERVICE_HOST` and the method `on_message` are: they have a similarity of 0.75 and 0.56.
+    """
+    return next(iter(get_close_matches(name, known, n=1, cutoff=0.8)), None)
 
 
 def check_names(given: Iterable[str], known: Iterable[str]) -> None:
     """Refuse unknown names of arguments: Python's TypeError would name a function that nobody has called."""
     names = sorted(known)
     if unknown := sorted(set(given).difference(names)):
-        closest = get_close_matches(unknown[0], names, n=1, cutoff=LIKENESS)
-        hint = f"the closest known one is {closest[0]}" if closest else f"known arguments: {', '.join(names)}"
+        closest = closest_to(unknown[0], names)
+        hint = f"the closest known one is {closest}" if closest else f"known arguments: {', '.join(names)}"
         raise InvalidArgument(unknown[0], "", "", f"unknown argument; {hint}")
 
 

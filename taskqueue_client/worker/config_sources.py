@@ -11,7 +11,6 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -21,7 +20,7 @@ import msgspec.inspect
 from taskqueue_client.credentials import Credentials, from_environment
 from taskqueue_client.errors import InvalidArgument
 
-from .config import LIKENESS, RULES, WorkerConfig, check_names, converted
+from .config import RULES, WorkerConfig, check_names, closest_to, converted
 from .worker_log import log
 
 T = TypeVar("T")
@@ -196,8 +195,8 @@ def _check_variables(environ: Mapping[str, str]) -> None:
     for variable in sorted(set(environ).difference(_VARIABLES.values())):
         if not variable.startswith(_PREFIX) or variable.startswith(_OTHER_VARIABLES):
             continue
-        if closest := get_close_matches(variable.removeprefix(_PREFIX), settings, n=1, cutoff=LIKENESS):
-            finding = f"unknown variable; the closest known one is {_PREFIX}{closest[0]}"
+        if closest := closest_to(variable.removeprefix(_PREFIX), settings):
+            finding = f"unknown variable; the closest known one is {_PREFIX}{closest}"
             raise InvalidArgument(variable, environ[variable], "", finding)
         log.warning("%s: ignored, because no setting has this name", variable)
 

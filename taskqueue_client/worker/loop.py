@@ -9,7 +9,6 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from inspect import Signature, iscoroutinefunction, signature
@@ -25,7 +24,7 @@ from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.events.settings import PulseSettings, without_password
 
 from .claims.claiming import QueueTaskSource, SeveralTaskQueues, TaskSourceFactory
-from .config import TimeoutOutcome, WorkerConfig, check_names, settings_described
+from .config import TimeoutOutcome, WorkerConfig, check_names, closest_to, settings_described
 from .config_sources import load_config, load_custom_settings, load_deployment
 from .outcomes import thread_refused
 from .payload import PayloadSchema
@@ -33,7 +32,7 @@ from .run.lifecycle import TaskEnd
 from .run.task_run import TaskRun
 from .session import Session
 from .shutdown import Hooks, signals_restored
-from .threads import WorkerEventLoop, check_not_patched
+from .threads import WorkerEventLoop, check_not_patched, current_loop
 from .worker_log import log, logged_by_default
 from .worker_runner import WorkerRunner
 
@@ -306,7 +305,11 @@ class WorkerLoop(ABC):
 
     def __serve(self, logged: Callable[[], AbstractContextManager[None]], *, signals: bool) -> None:
         check_not_patched()
-        _check_no_event_loop()
+        if current_loop() is not None:
+            raise RuntimeError(
+                "run() and serve() block until the worker ends: they cannot be called in a running event "
+                "loop; use `await asyncio.to_thread(worker.serve)`"
+            )
         check_has_settings(self)
         if not self.__serving.acquire(blocking=False):
             raise RuntimeError("this worker is running already; make a second worker, or set concurrency")
@@ -392,9 +395,6 @@ _PARAMETERS = {
 _OPTIONAL = (*_PARAMETERS, "payload_schema", "settings_type")
 """The attributes that a class may define. A misspelled one would have no effect, and raise no error."""
 
-_LIKENESS = 0.8
-"""A name at least so similar to a hook's counts as misspelled. `on_message` does not: it has 0.56."""
-
 
 def _check_methods(worker: WorkerLoop) -> None:
     """Refuse methods with wrong parameters, which would fail in each run, and hooks that are `async def`."""
@@ -425,10 +425,10 @@ def _warn_of_names(kind: type[WorkerLoop], settings: Mapping[str, object]) -> No
                 "%s.%s has no effect: give settings as arguments, in environment variables or in a file",
                 *(kind.__name__, name),
             )
-        elif closest := get_close_matches(name.lower(), unused, n=1, cutoff=_LIKENESS):
+        elif closest := closest_to(name.lower(), unused):
             log.warning(
                 "%s.%s: the worker does not use it; the closest name that it uses is %s",
-                *(kind.__name__, name, closest[0]),
+                *(kind.__name__, name, closest),
             )
         elif name.startswith("on_") and not is_value and not _has_other_caller(name, classes):
             log.warning(
@@ -459,17 +459,6 @@ def _signature(method: object) -> Signature:
         if str(error) == "invalid method signature":  # it has no parameter for `self`
             raise TypeError(error) from error
         return signature(lambda *_: None)
-
-
-def _check_no_event_loop() -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise RuntimeError(
-        "run() and serve() block until the worker ends: they cannot be called in a running event loop; "
-        "use `await asyncio.to_thread(worker.serve)`"
-    )
 
 
 def _import_extras(config: WorkerConfig, pulse: PulseSettings | None) -> None:

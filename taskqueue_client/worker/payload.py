@@ -9,12 +9,12 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, cast
 
 from taskqueue_client._protocol.schemas import json_path, members_of
 from taskqueue_client.errors import InvalidArgument, Problem, shortened
 
+from .config import closest_to
 from .outcomes import malformed
 from .payload_keywords import (
     REFERENCES,
@@ -227,7 +227,8 @@ def _target(resolver: Any, reference: str, path: Sequence[str | int]) -> Any:
 def _without_effect(keys: Iterable[str | int], draft: Any) -> Iterator[tuple[str, str]]:
     """Yield the keys of a part of a schema that look like keywords but have no effect, with the reasons.
 
-    They are not refused: JSON Schema allows any other key, and a key may be the target of references.
+    They are not refused: JSON Schema allows any other key, and a key may be the target of references. No
+    keyword that only annotates is so similar to another one that it counts as misspelled.
     """
     import jsonschema.validators as drafts  # noqa: PLC0415 - as above
 
@@ -239,16 +240,12 @@ def _without_effect(keys: Iterable[str | int], draft: Any) -> Iterator[tuple[str
             continue
         if key in known:
             yield key, f"it is not one of {draft.META_SCHEMA['$schema']}"
-        elif closest := get_close_matches(key, known, n=1, cutoff=_LIKENESS):
-            yield key, f"the closest known one is {closest[0]}"
+        elif closest := closest_to(key, known):
+            yield key, f"the closest known one is {closest}"
 
 
 _EXTENSIONS = ("x-", "ts")
 """Prefixes of keys for other programs, such as `tsType` for generators of TypeScript."""
-
-_LIKENESS = 0.8
-"""A key at least so similar to a keyword that is checked counts as misspelled, such as `oneof`. No keyword
-that only annotates is so similar to one of them."""
 
 
 def _log_without_effect(found: list[tuple[str, str]]) -> None:

@@ -23,7 +23,6 @@ from contextvars import Context
 from functools import partial
 from queue import SimpleQueue
 from selectors import DefaultSelector
-from types import FrameType
 from typing import Any, NamedTuple, ParamSpec, TypeVar, TypeVarTuple
 
 from .worker_log import log
@@ -226,6 +225,13 @@ class ThreadsafeCalls:
                 self._loop.call_exception_handler(context)
 
 
+def current_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs in this thread, if any."""
+    with suppress(RuntimeError):
+        return asyncio.get_running_loop()
+    return None
+
+
 class EventThread:
     """An event loop in a separate thread, until `stop`.
 
@@ -334,13 +340,7 @@ _LOOKING = threading.Lock()
 
 
 def stack_of(thread: int) -> str:
-    """Return what a thread is executing, as in a traceback, given its identifier (`threading.get_ident`)."""
-    frame = _frame_of(thread)
-    return "".join(traceback.format_stack(frame)) if frame is not None else "(the thread has ended)"
-
-
-def _frame_of(thread: int) -> FrameType | None:
-    """Return the frame that a thread is executing; None if the thread has ended.
+    """Return what a thread is executing, as in a traceback, given its identifier (`threading.get_ident`).
 
     Garbage collection is off meanwhile: up to Python 3.11.8, it may stop all threads for good during this
     call (https://github.com/python/cpython/issues/106883).
@@ -349,7 +349,8 @@ def _frame_of(thread: int) -> FrameType | None:
         collects = gc.isenabled()
         gc.disable()
         try:
-            return sys._current_frames().get(thread)  # noqa: SLF001 - the documented way to another thread's stack  # pyright: ignore[reportPrivateUsage]
+            frame = sys._current_frames().get(thread)  # noqa: SLF001 - the documented way to another thread's stack  # pyright: ignore[reportPrivateUsage]
         finally:
             if collects:
                 gc.enable()
+    return "(the thread has ended)" if frame is None else "".join(traceback.format_stack(frame))

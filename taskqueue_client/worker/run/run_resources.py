@@ -32,6 +32,7 @@ from taskqueue_client.worker.commands.work_directory import WorkDirectories
 from taskqueue_client.worker.config import WorkerConfig
 from taskqueue_client.worker.outcomes import Canceled, InternalError
 from taskqueue_client.worker.payload import PayloadSchema
+from taskqueue_client.worker.threads import current_loop
 from taskqueue_client.worker.tracing import Tracing
 from taskqueue_client.worker.worker_log import log
 
@@ -179,11 +180,7 @@ class RunResources:
         self._lock = threading.RLock()
 
     def _check_process(self) -> None:
-        """Refuse to a forked child what only the worker's own process can do.
-
-        Raises:
-            InternalError: This is a child.
-        """
+        """Refuse to a forked child what only the worker's own process can do."""
         if os.getpid() != self._process:
             raise InternalError(
                 "a forked child cannot declare artifacts, run commands, or make a proxy or work directory "
@@ -196,11 +193,7 @@ class RunResources:
         return self._lock if os.getpid() == self._process else nullcontext()
 
     def check_attempt(self, attempt: int) -> None:
-        """Check that no later call of the handler has begun, for code that may be left from an earlier one.
-
-        Raises:
-            InternalError: A later call has begun.
-        """
+        """Raise InternalError for code that is left from an earlier call of the handler."""
         if attempt != self.attempt:
             raise InternalError(
                 f"attempt {attempt} of run {self.run} has ended: only attempt {self.attempt} can use the "
@@ -209,11 +202,7 @@ class RunResources:
 
     @property
     def artifacts(self) -> DeclaredArtifacts:
-        """The artifacts that its handler has declared.
-
-        Raises:
-            InternalError: This is a forked child.
-        """
+        """The artifacts that its handler has declared."""
         self._check_process()
         if (found := self._artifacts) is not None:  # the next attempt may begin at any time
             return found
@@ -291,7 +280,7 @@ class RunResources:
         A loop that the handler has started, such as by `asyncio.run`, gets separate connections: if it opened
         connections that runs share, they would belong to that loop, and later runs could not use them.
         """
-        loop, shared, clients = _running_loop(), self.shared.async_queue, self._async_queues
+        loop, shared, clients = current_loop(), self.shared.async_queue, self._async_queues
         with self._own_lock:
             if loop not in clients:
                 ended = [each for each in clients if each is not None and each.is_closed()]
@@ -343,13 +332,7 @@ class RunResources:
                 log.warning("cannot remove all of %s: %s", path, error)
 
     def proxy(self, attempt: int, *, plain: bool = False, host: str = "127.0.0.1") -> TaskProxy:
-        """Start a proxy that signs with the run's current credentials until it is closed or the attempt ends.
-
-        Raises:
-            InvalidArgument: `plain` is not a bool, or `host` not an IPv4 address.
-            InternalError: The attempt or the run has ended: a thread that its handler has left behind asks
-                for it; or this is a forked child.
-        """
+        """Start a proxy as `TaskRun.proxy` describes, until it is closed or the attempt ends."""
         from taskqueue_client.worker.features.proxy import TaskProxy  # noqa: PLC0415 - few runs need it
 
         self._check_process()
@@ -382,11 +365,7 @@ class RunResources:
             return {"TASKCLUSTER_PROXY_URL": self._command_proxy.url}
 
     def command_context(self, attempt: int, *, proxy: bool = False) -> CommandContext:
-        """Return what a command needs of the run.
-
-        Raises:
-            InternalError: This is a forked child, or the attempt or the run has ended.
-        """
+        """Return what a command needs of the run."""
         self._check_process()
         check_kind("proxy", proxy, bool)
         self.check_attempt(attempt)
@@ -501,10 +480,3 @@ class RunResources:
     def _name(self) -> str:
         """The name of the run's files, which differs for each attempt: those of earlier ones may be kept."""
         return f"{self.run.task_id}-{self.run.run_id}-{self.attempt}"
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
