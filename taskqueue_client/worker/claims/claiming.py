@@ -208,11 +208,7 @@ class Claiming:
         return self._outage if self._clock.monotonic() - self._recovered < self._outage else 0.0
 
     async def ended(self) -> None:
-        """Wait for the end of the loop.
-
-        Raises:
-            Exception: A bug has ended the loop.
-        """
+        """Wait for the end of the loop. Raises the bug that has ended it, if any."""
         await asyncio.wait([self._task])
         if not self._task.cancelled():
             self._task.result()
@@ -285,8 +281,7 @@ class Claiming:
         self._granted(claims)
 
     def _failed(self, error: errors.CallFailed) -> float:
-        is_refusal = isinstance(error, errors.ApiError) and not is_temporary(error)
-        self._is_refused = is_refusal
+        is_refusal = self._is_refused = isinstance(error, errors.ApiError) and not is_temporary(error)
         self._events.claim_failed(self._context.identity.task_queue_id, error)
         if is_refusal and self._has_others:
             log.warning("cannot claim work, retrying at once with newer credentials: %s", error)

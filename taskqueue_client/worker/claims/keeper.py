@@ -62,11 +62,7 @@ class Keeper:
         self._thread.call(lambda: self._thread.loop.call_later(PROMPT, self.claiming.abort))
 
     async def claiming_ended(self) -> None:
-        """Wait until there are no more claim requests, and none is open.
-
-        Raises:
-            Exception: A bug has ended claiming.
-        """
+        """Wait until there are no more claim requests, and none is open. Raises the bug that ended them."""
         await asyncio.wrap_future(self._thread.submit(self.claiming.ended()))
 
     async def reclaim(self, run: ClaimedRun) -> Exception | None:
@@ -75,11 +71,8 @@ class Keeper:
 
     def release_slot(self, run: ClaimedRun) -> None:
         """Free the slot of a run that has ended."""
-        self._thread.call(self._release_slot, run)
-
-    def _release_slot(self, run: ClaimedRun) -> None:
-        self._reclaiming.drop(run)
-        self.claiming.release_slot()
+        self._thread.call(self._reclaiming.drop, run)
+        self._thread.call(self.claiming.release_slot)
 
     def use_credentials(self, credentials: Credentials) -> None:
         """Use other credentials for the worker's own calls from now on."""
