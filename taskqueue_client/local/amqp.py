@@ -113,7 +113,6 @@ class _Link(ABC):
         self._host = _host_in(url)
         self.connected = asyncio.Event()
         self._was_lost = False
-        self._task: asyncio.Task[None] | None = None
 
     @abstractmethod
     async def _use(self, channel: AbstractChannel, lost: asyncio.Event) -> None:
@@ -133,8 +132,7 @@ class _Link(ABC):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._task is not None:
-            await end_tasks(self._task)
+        await end_tasks(self._task)
 
     async def _stay_connected(self) -> None:
         pause = FIRST_PAUSE

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeGuard, cast
 
 _INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
-_END_OF_INDICES = 2**32 - 1
+_END_OF_INDICES = 2**32 - 1  # JavaScript's array indices are 0 to 2**32 - 2
 
 _STANDARD = str.maketrans("-_", "+/")
 _OTHER = re.compile(r"[^A-Za-z0-9+/]+")
@@ -53,12 +53,8 @@ def _in_order(keys: Iterable[str]) -> Iterable[str]:
 
 def _key_order(key: str) -> tuple[bool, int, bytes]:
     encoded = key.encode(errors="surrogatepass")
-    return not _is_index(key), len(encoded), encoded  # of indices, the shorter one is the smaller one
-
-
-def _is_index(key: str) -> bool:
-    """Return whether JavaScript takes the key for an array index: 0 to 2**32 - 2, without leading zeros."""
-    return _INDEX.fullmatch(key) is not None and int(key) < _END_OF_INDICES
+    is_index = _INDEX.fullmatch(key) is not None and int(key) < _END_OF_INDICES
+    return not is_index, len(encoded), encoded  # of indices, the shorter one is the smaller one
 
 
 def decode_base64(text: str) -> bytes:

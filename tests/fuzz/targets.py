@@ -23,9 +23,9 @@ from taskqueue_client.events.exchanges import EXCHANGES
 from taskqueue_client.graph import plan_graph
 from taskqueue_client.local.auth.known_clients import Client
 from taskqueue_client.local.auth.presented_credentials import (
+    BEWIT,
     AuthenticationError,
     check_certificate,
-    find_bewit,
     parse_bewit,
     parse_ext,
     parse_header,
@@ -54,7 +54,7 @@ def hawk_header(data: bytes) -> bool:
 
 
 def bewit(data: bytes) -> bool:
-    found = find_bewit(data.decode("latin-1"))
+    found = BEWIT.fullmatch(data.decode("latin-1"))
     return found is not None and _accepted(lambda: parse_bewit(found), AuthenticationError)
 
 

@@ -25,10 +25,10 @@ from taskqueue_client.scopes import ScopeExpression, missing_scopes, render, uns
 
 from .known_clients import CLIENT_ID, Client, is_scope
 from .presented_credentials import (
+    BEWIT,
     Accepted,
     AuthenticationError,
     check_certificate,
-    find_bewit,
     issuer_of,
     parse_bewit,
     parse_ext,
@@ -95,7 +95,7 @@ class SignatureValidator:
 
     def authenticate(self, request: SignedRequest) -> Identity:
         """Return who signed a request, or the anonymous identity; the caller has to check the body's hash."""
-        bewit = find_bewit(request.resource)
+        bewit = BEWIT.fullmatch(request.resource)
         if request.authorization:
             if bewit is not None and bewit[3]:  # an empty bewit is ignored
                 reject(
@@ -329,18 +329,12 @@ class AuthService:
             identity = self.authenticate(request)
         except AuthenticationError as error:
             return {"status": "auth-failed", "message": str(error)}
-        expires = times.text(times.milliseconds(identity.expires))
+        about = {"expires": times.text(times.milliseconds(identity.expires)), "scopes": identity.scopes}
         if identity.client_id is None:
-            return {"status": "no-auth", "scheme": "none", "expires": expires, "scopes": identity.scopes}
+            return {"status": "no-auth", "scheme": "none", **about}
         signed_hash = {} if identity.payload_hash is None else {"hash": identity.payload_hash}
-        return {
-            "status": "auth-success",
-            "scheme": "hawk",
-            "expires": expires,
-            "scopes": identity.scopes,
-            "clientId": identity.client_id,
-            **signed_hash,
-        }
+        who = {"clientId": identity.client_id, **signed_hash}
+        return {"status": "auth-success", "scheme": "hawk", **about, **who}
 
 
 def tester_validator(scopes: Sequence[str], now: Callable[[], float]) -> SignatureValidator:

@@ -26,7 +26,8 @@ _ATTRIBUTE = re.compile(r'(\w+)="([^"\\]*)"\s*(?:,\s*|\Z)', re.ASCII)
 _VALUE = re.compile(r"[ \w!#$%&'()*+,\-./:;<=>?@\[\]^`{|}~]+", re.ASCII)
 _KNOWN = {"id", "ts", "nonce", "hash", "ext", "mac", "app", "dlg"}
 _NEEDED = {"id", "ts", "nonce", "mac"}
-_BEWIT = re.compile(r"(/.*)([?&])bewit=([^&]*)(?:&(.*))?", re.DOTALL)
+BEWIT = re.compile(r"(/.*)([?&])bewit=([^&]*)(?:&(.*))?", re.DOTALL)
+"""A path and query with a bewit, which may be empty (use `fullmatch`)."""
 _BEWIT_PARTS = 4
 _INTEGER = re.compile(r"\s*[+-]?[0-9]+")
 
@@ -106,13 +107,8 @@ class Bewit:
         return digits is not None and int(digits[0]) <= now
 
 
-def find_bewit(resource: str) -> re.Match[str] | None:
-    """Return the match of the bewit, which may be empty, in a path and query; None without a bewit."""
-    return _BEWIT.fullmatch(resource)
-
-
 def parse_bewit(found: re.Match[str]) -> Bewit:
-    """Return the bewit that `find_bewit` has found; it may be anywhere in the query."""
+    """Return the bewit in a match of `BEWIT`; it may be anywhere in the query."""
     if len(found.string) > LONGEST_URL:
         bad_request("Resource path exceeds max length")
     if not found[3]:

@@ -111,8 +111,8 @@ def list_workers(
 @queue("GET", f"{WORKER_TYPE}/workers/<workerGroup>/<workerId>", f"queue:get-worker:{_WORKER}")
 def get_worker(core: Core, task_queue_id: str, worker: Worker) -> Json:
     """Return one worker, whose task queue must not have expired either."""
-    known = _known(core, task_queue_id, worker)
-    if not known.is_visible(core.now()):
+    known = _find(core, task_queue_id, worker)
+    if known is None or not known.is_visible(core.now()):
         _refuse_unknown(task_queue_id, worker)
     get_task_queue(core, task_queue_id)
     return known.shown()
@@ -127,7 +127,9 @@ def get_worker(core: Core, task_queue_id: str, worker: Worker) -> Json:
 def quarantine_worker(core: Core, caller: Caller, task_queue_id: str, worker: Worker, body: Json) -> Json:
     """Quarantine a known worker, expired or not, until a date; a past date ends the quarantine."""
     until = times.parse(body["quarantineUntil"], "quarantineUntil")
-    known = _known(core, task_queue_id, worker)
+    known = _find(core, task_queue_id, worker)
+    if known is None:
+        _refuse_unknown(task_queue_id, worker)
     with core.transition() as now:
         entry = {
             "clientId": caller.client_id,
@@ -241,13 +243,6 @@ def _refresh(core: Core, task_queue_id: str, worker: Worker, expires: int, now: 
 def _find(core: Core, task_queue_id: str, worker: Worker) -> _WorkerRecord | None:
     row = core.store.row(f"SELECT {_COLUMNS} FROM workers WHERE {_KEY}", task_queue_id, *worker)  # noqa: S608 - constants
     return _worker_of(row) if row else None
-
-
-def _known(core: Core, task_queue_id: str, worker: Worker) -> _WorkerRecord:
-    known = _find(core, task_queue_id, worker)
-    if known is None:
-        _refuse_unknown(task_queue_id, worker)
-    return known
 
 
 def _save(core: Core, worker: _WorkerRecord) -> None:

@@ -156,20 +156,15 @@ _UNPACK: dict[str, Callable[[bytes], bytes]] = {
 def read_text(body: bytes, content_type: str | None) -> str:
     """Return the text of a JSON body; bytes outside of its charset become replacement characters."""
     charset = _charset(content_type or "")
-    codec = _codecs().get(_plain(charset))
+    codec = _codecs().get(_PUNCTUATION.sub("", charset.lower()))
     if codec is None:
         refuse("MalformedPayload", f"The charset {charset!r} of the payload is not supported; use utf-8")
     return body.decode(codec, "replace").removeprefix("\ufeff")
 
 
-def _plain(charset: str) -> str:
-    """Return a charset's name as names are compared: without case and punctuation."""
-    return _PUNCTUATION.sub("", charset.lower())
-
-
 @cache
 def _codecs() -> dict[str, str]:
-    """Return Python's codecs by the names of the service's library, iconv-lite, without punctuation."""
+    """Return Python's codecs by the names of iconv-lite, the service's library, which ignores punctuation."""
     dos = {f"{prefix}{page}": f"cp{page}" for page in _DOS_PAGES for prefix in ("", "cp", "ibm", "csibm")}
     windows = {f"{prefix}{page}": f"cp{page}" for page in _WINDOWS_PAGES for prefix in _WINDOWS_PREFIXES}
     iso = {f"{prefix}{_ISO_PAGES + part}": f"iso8859_{part}" for part in _ISO_PARTS for prefix in ("", "cp")}

@@ -292,7 +292,6 @@ FORMATS: dict[str, Callable[[str], object]] = {
     "ipv6": lambda text: is_address(text, version=6) and "%" not in text,  # without a zone
 }
 
-
 _TYPED: tuple[_Rule, ...] = (
     _bound("maximum", operator.le, "be <= {}"),
     _bound("minimum", operator.ge, "be >= {}"),

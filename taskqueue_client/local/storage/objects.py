@@ -94,14 +94,14 @@ class ObjectService:
             self.lock_upload(name, body["projectId"], body["uploadId"], expires)
             self._add_hashes(name, body.get("hashes", {}))
         agreed = {key: body[key] for key in ("projectId", "uploadId", "expires")}
-        if "dataInline" in proposed:
-            inline = proposed["dataInline"]
+        chosen: dict[str, Any] = {}
+        if inline := proposed.get("dataInline"):
             data = decode_base64(inline["objectData"])
             self._buckets.save(OBJECTS, name, data, _headers(inline["contentType"]))
-            return {**agreed, "uploadMethod": {"dataInline": True}}
-        if "putUrl" in proposed:
-            return {**agreed, "uploadMethod": {"putUrl": self._put_url(name, proposed["putUrl"])}}
-        return {**agreed, "uploadMethod": {}}
+            chosen = {"dataInline": True}
+        elif put := proposed.get("putUrl"):
+            chosen = {"putUrl": self._put_url(name, put)}
+        return {**agreed, "uploadMethod": chosen}
 
     @endpoints.objects(
         "POST", "/finish-upload/<name>", _UPLOAD, schema="finish-upload-request", one_segment=True
