@@ -199,8 +199,7 @@ class AsyncQueue(ClientBase[aiohttp.ClientSession]):
             ClientUnusable: The client is closed, belongs to another event loop, or no event loop is running.
             CallFailed: The call failed; see `taskqueue_client.errors`.
         """
-        check = self._check_definitions
-        steps = attempts(self._wire, self._retries, call, self._spans, check=check)
+        steps = attempts(self._wire, self._retries, call, self._spans, check=self._check_definitions)
         try:
             step = next(steps)
             while True:

@@ -188,8 +188,7 @@ class Queue(ClientBase[requests.Session]):
             InvalidArgument: The call cannot be sent.
             CallFailed: The call failed; see `taskqueue_client.errors`.
         """
-        check = self._check_definitions
-        steps = attempts(self._wire, self._retries, call, self._spans, check=check)
+        steps = attempts(self._wire, self._retries, call, self._spans, check=self._check_definitions)
         try:
             step = next(steps)
             while True:

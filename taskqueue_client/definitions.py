@@ -32,7 +32,6 @@ StorageName = Literal["s3", "object"]
 Requires = Literal["all-completed", "all-resolved"]
 """When a task is scheduled: when all its dependencies are completed, or are resolved in any way."""
 
-
 ErrorReason = Literal[
     "file-missing-on-worker",
     "invalid-resource-on-worker",

@@ -199,12 +199,13 @@ def error_of_response(attempted: errors.Attempted, response: Response, now: floa
     """Return the error for a response that was not accepted, from a service or a proxy in front of it."""
     document = _json_object(response.body)
     code, info = document.get("code"), document.get("requestInfo")
-    kind = _kind(response.status, code if isinstance(code, str) else None)
+    code = code if isinstance(code, str) else None
+    kind = _kind(response.status, code)
     # The Queue's own response about an error artifact has no code.
-    is_foreign = not isinstance(code, str) and kind is not errors.ErrorArtifact
+    is_foreign = code is None and kind is not errors.ErrorArtifact
     refused = errors.Refused(
         status=response.status,
-        code=code if isinstance(code, str) else None,
+        code=code,
         message=(sender(response.proxy) if is_foreign else "") + _message(response, document),
         request_info=cast("dict[str, Any]", info) if isinstance(info, dict) else {},
         retry_after=retry_after(response.headers, now),

@@ -45,7 +45,6 @@ STOPPING_TIMEOUT = 5.0
 """Seconds that a canceled conversation waits for `Work` that was told to stop: it may be connecting, or
 inside an iterator of the caller's. After that, nobody waits for its thread."""
 
-
 SUCCESS = frozenset({200, 201, 204})
 """The statuses that mean success, by default."""
 
@@ -459,7 +458,6 @@ def streamed_async(
 
 
 M = TypeVar("M", bound=Callable[..., Any])
-
 
 _CLIENT = re.compile(r"^ *client: The client\.\n", re.MULTILINE)
 """The line of a docstring about the argument `client`, which is `self` in the method."""

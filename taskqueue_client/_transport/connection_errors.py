@@ -27,7 +27,6 @@ _LONGEST = 200  # letters of a text that a server has sent
 _TUNNEL = "Tunnel connection failed: "
 """The beginning of the text of `http.client`'s error for a refusal of CONNECT; status and phrase follow."""
 
-
 _BEFORE_SENDING = (ConnectionRefusedError, gaierror, ssl.SSLCertVerificationError)
 """The errors of connections that are never opened."""
 
@@ -115,18 +114,15 @@ def failure_of_urllib3(
     chain = list(_chain(error))
     text = str(chain[-1])
     proxy = None if network is None else network.proxy(url, socks=True)
-    if text.startswith(f"{_TUNNEL}{WANTS_USER}") or any(map(_is_socks_refusal, chain)):
+    # a SOCKS proxy has refused the user and password; the class is of PySocks, which may be missing
+    is_socks_refusal = any(type(each).__name__ == "SOCKS5AuthError" for each in chain)
+    if text.startswith(f"{_TUNNEL}{WANTS_USER}") or is_socks_refusal:
         return proxy_refused(url, network)
     if text.startswith(_TUNNEL):
         return tunnel_refused(url, proxy, text.removeprefix(_TUNNEL).strip())
     if any(map(_is_late_connection, chain)):
         return not_connected_in_time(url, proxy)
     return connection_failed(chain[-1], url, proxy)
-
-
-def _is_socks_refusal(error: BaseException) -> bool:
-    """Return whether a SOCKS proxy has refused the user and password; the class is of PySocks."""
-    return type(error).__name__ == "SOCKS5AuthError"
 
 
 def _is_late_connection(error: BaseException) -> bool:

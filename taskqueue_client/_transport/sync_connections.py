@@ -64,7 +64,6 @@ class Attempt:
 current_attempt: ContextVar[Attempt | None] = ContextVar("current_attempt", default=None)
 """The attempt that the thread makes; None for requests that others send over an injected session."""
 
-
 _TLS_RECORD = 16 * 1024  # the most bytes that TLS sends, and returns, at a time (RFC 8446, 5.1)
 
 
@@ -123,7 +122,6 @@ class _BoundedReader(io.RawIOBase):
 
 _INTERIM = range(102, 200)
 """The statuses of responses that the final response follows. `http.client` skips 100, and 101 is final."""
-
 
 _MOST_TRAILERS, _LONGEST_TRAILER = 100, 65536
 """How many trailers of how many bytes are accepted: as many as `http.client` accepts of headers."""
@@ -281,12 +279,6 @@ class IdleConnections:
 # Storage
 
 
-def target_of(url: str) -> str:
-    """Return the path and the query, as they were signed."""
-    parts = urlsplit(url)
-    return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-
-
 class TooSlow(OSError):
     """Fewer bytes are transferred than the minimum rate allows."""
 
@@ -432,7 +424,8 @@ class _ToStorage:
         """Send the target exactly as it was signed: urllib3 would normalize it, and log the signature."""
         url = _storage_attempt().url
         if not self.proxy_is_forwarding:
-            url = target_of(url)
+            parts = urlsplit(url)
+            url = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         cast("Any", super()).putrequest(method, url, **{**options, "skip_accept_encoding": True})
 
     def send(self, data: Any) -> None:

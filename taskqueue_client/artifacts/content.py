@@ -23,7 +23,6 @@ LOG_NAME = "public/logs/live_backing.log"
 LOG_LINK = "public/logs/live.log"
 """The names under which everybody looks for a task's log; user interfaces open the link."""
 
-
 DEFAULT_CONTENT_TYPE = "application/octet-stream"
 """The content type of names without a known ending."""
 

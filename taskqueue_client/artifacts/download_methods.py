@@ -23,7 +23,6 @@ from .transfers import Transfer, TransferClient, reporter
 MOST_IN_MEMORY = 64 * 1024 * 1024
 """The default limit of a download to memory, in bytes."""
 
-
 _DEVICES = Path("/dev")
 """The folder of `/dev/stdout`, which leads to a regular file if the output of the program goes to a file."""
 

@@ -206,11 +206,6 @@ def _opened(content: Content | InvalidArgument) -> _Opened:
         return error
 
 
-def _are_many(every: list[Listed]) -> bool:
-    """Return whether there are many uploads, without asynchronous iterables: both clients can upload them."""
-    return len(every) >= _MANY and not any(isinstance(content, AsyncIterable) for _, content in every)
-
-
 def _upload(
     transfer: Transfer,
     opener: _Opener,
@@ -284,7 +279,9 @@ def upload_artifacts(
     uploads = (
         upload(position, RunArtifact(task_id, run_id, name)) for position, (name, _) in enumerate(every)
     )
-    in_loop = client_for_event_loop(client) if _are_many(every) else None
+    # an event loop would accept asynchronous iterables, which `Queue` has to refuse
+    are_many = len(every) >= _MANY and not any(isinstance(content, AsyncIterable) for _, content in every)
+    in_loop = client_for_event_loop(client) if are_many else None
     together = iter(Together(uploads, max(1, min(concurrency, len(every))), in_loop))
     outcomes = yield from transfer.releasing(opener.close, together)
     return UploadReport(tuple(outcomes))

@@ -46,7 +46,6 @@ _INLINE = 8192
 
 _PERHAPS = "the Queue also responds with this when the object artifact was created before"
 
-
 _log = logging.getLogger("taskqueue_client.artifacts")
 
 

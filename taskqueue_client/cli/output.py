@@ -37,7 +37,6 @@ BAR, FULL_BAR = "cyan", "green"
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
-
 _DIRECTION = rb"\xe2(?:\x80[\xaa-\xae]|\x81[\xa6-\xa9])"
 """Characters that change the direction of text (UAX #9, 2.1 to 2.5), in UTF-8."""
 

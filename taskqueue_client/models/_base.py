@@ -16,7 +16,6 @@ from taskqueue_client.errors import InvalidArgument
 
 _URLS = frozenset({"url", "put_url", "signed_poll_task_url", "signed_poll_url", "signed_delete_url"})
 
-
 DEEPEST = 500
 """Levels of lists and objects that are kept: Python's recursion limit of 1,000 counts calls, too."""
 
