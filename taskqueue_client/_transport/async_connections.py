@@ -16,7 +16,7 @@ import math
 import re
 import select
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, lru_cache, partial
 from http.client import HTTPException, RemoteDisconnected
 from weakref import finalize
@@ -453,7 +453,9 @@ class _Destination:
     def written(self, request: Request, target: str) -> bytes:
         """Return a request as it is sent (RFC 9112, sections 2 to 6)."""
         headers, body = request.headers, request.body or b""
-        ours = self._headers if self._names.isdisjoint(headers) else self._headers_without(headers)
+        ours = self._headers
+        if not self._names.isdisjoint(headers):
+            ours = [each for each in ours if each.partition(":")[0] not in headers]
         lines = [f"{request.method} {self._prefix}{target} HTTP/1.1", *ours, *map(": ".join, headers.items())]
         if body or request.method != "GET":
             lines.append(f"Content-Length: {len(body)}")
@@ -461,9 +463,6 @@ class _Destination:
         if not (text.isascii() and text.isprintable()) or " " in target or not _are_names(tuple(headers)):
             raise TransportFailed(_INVALID, is_unsent=True)
         return "\r\n".join((*lines, "", "")).encode() + body
-
-    def _headers_without(self, headers: Mapping[str, str]) -> list[str]:
-        return [header for header in self._headers if header.partition(":")[0] not in headers]
 
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")

@@ -1,7 +1,6 @@
 """Subclasses of urllib3's connections, for API calls and for storage.
 
-`http.client` bounds each read, but not all reads together; it treats an interim response as the final one,
-and some truncated responses as complete.
+`http.client` bounds each read, but not all reads together.
 """
 
 from __future__ import annotations

@@ -170,8 +170,7 @@ class Incoming:
 class Storage:
     """A client's connections to storage services. May be used from many threads.
 
-    Nothing here takes a lock: since Python 3.14, `with lock` leaves the lock locked if a Ctrl-C comes in the
-    moment in which it was taken, and the next transfer would wait for ever.
+    Nothing here takes a lock: since Python 3.14, a Ctrl-C may leave it locked, and transfers would hang.
     """
 
     def __init__(self, network: NetworkSettings) -> None:

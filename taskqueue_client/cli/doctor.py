@@ -317,8 +317,9 @@ def _scopes(holds: Holder | None, queue_id: str, subject: Subject) -> Iterator[F
         return
     yield _allowed("to submit", queue_id, scopes_to_submit(queue_id), holds)
     if subject.worker_group and subject.worker_id:
-        worker = f"{subject.worker_group}/{subject.worker_id}"
-        yield _allowed("to work", queue_id, scopes_to_work(queue_id, worker), holds, otherwise=Verdict.WRONG)
+        worker = f"queue:worker-id:{subject.worker_group}/{subject.worker_id}"
+        needed = {"AllOf": [f"queue:claim-work:{queue_id}", worker]}
+        yield _allowed("to work", queue_id, needed, holds, otherwise=Verdict.WRONG)
         return
     claiming = _allowed("to work", queue_id, f"queue:claim-work:{queue_id}", holds)
     message = f"{claiming.message}; give --worker-group and --worker-id to check queue:worker-id as well"
@@ -334,11 +335,6 @@ def scopes_to_submit(task_queue_id: str) -> ScopeExpression:
             {"AnyOf": [f"queue:create-task:{priority}:{task_queue_id}" for priority in Priority]},
         ]
     }
-
-
-def scopes_to_work(task_queue_id: str, worker: str) -> ScopeExpression:
-    """Return the scopes to claim tasks."""
-    return {"AllOf": [f"queue:claim-work:{task_queue_id}", f"queue:worker-id:{worker}"]}
 
 
 def _allowed(

@@ -76,13 +76,10 @@ def _effect(error: Exception) -> str:
 
 def status_of(error: BaseException | None) -> ExitStatus:
     """Return the exit status of a command that an error ends."""
-    if isinstance(error, errors.ServerError):
-        return ExitStatus.NO_RESPONSE
-    if isinstance(error, errors.ApiError):
+    if isinstance(error, errors.ApiError) and not isinstance(error, errors.ServerError):
         return ExitStatus.REFUSED
-    if isinstance(error, (errors.CallFailed, ArtifactError)):
-        return ExitStatus.NO_RESPONSE
-    return ExitStatus.WRONG_USE
+    is_remote = isinstance(error, (errors.CallFailed, ArtifactError))
+    return ExitStatus.NO_RESPONSE if is_remote else ExitStatus.WRONG_USE
 
 
 def done_for_all(task_ids: Sequence[str], act: Callable[[str], object]) -> bool:

@@ -219,9 +219,8 @@ class _Consumer(ABC, Generic[HookResult]):
             delivery.session.reject(delivery.tag, requeue=False)
             return
         self._counts.returned += 1
-        if leaving:
-            return  # closing returns it; if rejected now, it would be delivered here again
-        self._supervisor.redeliver(delivery)
+        if not leaving:  # closing returns it; if rejected now, it would be delivered here again
+            self._supervisor.redeliver(delivery)
 
     async def _is_available(self, timeout: float | None) -> bool:  # noqa: ASYNC109 - measured on `clock`
         """Wait, and return whether there is an event to hand over."""

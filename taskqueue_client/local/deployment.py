@@ -78,11 +78,9 @@ class Deployment:
         self._failing_since: float = 0
 
     async def __aenter__(self) -> Self:
-        try:
+        async with self._cleanup:
             await self._start()
-        except BaseException:
-            await self._cleanup.aclose()
-            raise
+            self._cleanup = self._cleanup.pop_all()
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -156,14 +156,13 @@ class Store:
             self.connection = sqlite3.connect(
                 path, isolation_level=None, check_same_thread=False, cached_statements=_CACHED_STATEMENTS
             )
-        self.connection.create_function("sort_key", 1, sort_key, deterministic=True)
-        self._execute = self.connection.execute
-        try:
-            with _naming(path):
+            self.connection.create_function("sort_key", 1, sort_key, deterministic=True)
+            self._execute = self.connection.execute
+            try:
                 self._open()
-        except sqlite3.Error:
-            self.connection.close()
-            raise
+            except sqlite3.Error:
+                self.connection.close()
+                raise
 
     def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """Return all rows of a query."""
