@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -278,3 +280,9 @@ def test_a_log_that_storage_refuses_after_the_report_of_an_exception_is_named_in
     )
     assert all(each.startswith(f"{start}: PUT ") and "HTTP 403" in each for each in found)
     assert reasons(world, task_id) == ["malformed-payload"]
+
+
+def test_the_first_retry_needs_no_free_file_descriptor() -> None:
+    """An import needs one."""
+    program = "import sys, taskqueue_client.worker; sys.exit('tenacity' not in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from random import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import tenacity  # not at the first retry: without a free file descriptor, that import would fail the upload
 
 from taskqueue_client._client_base import with_retries
 from taskqueue_client._protocol.conversation import Call
@@ -27,9 +29,6 @@ from taskqueue_client.clock import Clock
 from taskqueue_client.errors import InternalServerError
 from taskqueue_client.worker.claims.claimed_run import retry_in
 from taskqueue_client.worker.worker_log import log
-
-if TYPE_CHECKING:
-    import tenacity
 
 BEFORE_DEADLINE = 30.0
 """Seconds before the task's deadline at which uploads are given up, so that the run can still be reported."""
@@ -169,8 +168,6 @@ class UploadRetries:
     def _schedule(
         self, may_retry: Callable[[BaseException], bool], stop: Callable[[tenacity.RetryCallState], bool]
     ) -> Schedule:
-        import tenacity  # noqa: PLC0415 - costs 40 ms, and most workers never need it
-
         return {"wait": self._wait, "stop": stop, "retry": tenacity.retry_if_exception(may_retry)}
 
     def _wait(self, state: tenacity.RetryCallState) -> float:
