@@ -27,7 +27,7 @@ from taskqueue_client.errors import (
 )
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Drop
-from taskqueue_client.models import ReasonResolved, TaskState
+from taskqueue_client.models import Provisioner, ReasonResolved, TaskAndStatus, TaskState, WorkerType
 from tests.transport.test_async_transport import has_ipv6
 
 WORKER = {"worker_group": "wg", "worker_id": "w1"}
@@ -178,6 +178,32 @@ def test_every_list_can_be_walked_to_its_end(queue: Any) -> None:
     assert sorted(member.status.task_id for member in walked) == sorted(ids)
     assert len(queue.all("iter_statuses", ids, page_size=3)) == 7
     assert len(queue.all("iter_pending_tasks", "prov/wt", page_size=3)) >= 7
+
+
+def test_each_task_that_depends_on_a_task_is_returned_once(queue: Any) -> None:
+    first, *dependents = (slugid() for _ in range(6))
+    queue.create_task(first, definition())
+    for task_id in dependents:
+        queue.create_task(task_id, definition(dependencies=[first]))
+    walked: list[TaskAndStatus] = queue.all("iter_dependent_tasks", first, page_size=2)
+    assert sorted(each.status.task_id for each in walked) == sorted(dependents)
+    assert all(each.task["dependencies"] == [first] for each in walked)
+    assert queue.all("iter_dependent_tasks", dependents[0]) == []
+
+
+def test_each_provisioner_and_worker_type_from_which_workers_claimed_is_returned_once(queue: Any) -> None:
+    task_queues = [("walked", "a"), ("walked", "b"), ("walked", "c"), ("walked-too", "a")]
+    for provisioner, worker_type in task_queues:
+        made = task_definition(
+            f"{provisioner}/{worker_type}", {}, name="n", owner="o", source="https://example.com"
+        )
+        queue.create_task(slugid(), made)
+        queue.claim_work(f"{provisioner}/{worker_type}", **WORKER)
+    provisioners: list[Provisioner] = queue.all("iter_provisioners")
+    names = [each.provisioner_id for each in provisioners]
+    assert [name for name in names if "walked" in name] == ["walked", "walked-too"]
+    worker_types: list[WorkerType] = queue.all("iter_worker_types", "walked", page_size=2)
+    assert [(each.provisioner_id, each.worker_type) for each in worker_types] == task_queues[:3]
 
 
 def test_a_clock_an_hour_off_does_no_harm(make_client: Any, local: LocalQueue) -> None:

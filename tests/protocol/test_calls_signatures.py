@@ -20,7 +20,14 @@ from taskqueue_client._protocol.conversation import (
     streamed_async,
 )
 from taskqueue_client.artifacts import download_methods, records
-from taskqueue_client.models import Artifact, CreateArtifactResponse, TaskStatusResponse
+from taskqueue_client.models import (
+    Artifact,
+    CreateArtifactResponse,
+    Provisioner,
+    TaskAndStatus,
+    TaskStatusResponse,
+    WorkerType,
+)
 
 DESCRIBED: dict[str, Callable[..., Any]] = {
     name: function
@@ -73,7 +80,11 @@ def test_the_type_hint_of_a_response_is_the_type_that_a_caller_gets(kind: type[Q
     assert returned["create_link_artifact"] is CreateArtifactResponse
     assert returned["task"] == dict[str, Any]
     assert returned["finish_artifact"] is type(None)
-    assert returned["iter_artifacts"] == (Iterator if kind is Queue else AsyncIterator)[Artifact]
+    iterator = Iterator if kind is Queue else AsyncIterator
+    assert returned["iter_artifacts"] == iterator[Artifact]
+    assert returned["iter_dependent_tasks"] == iterator[TaskAndStatus]
+    assert returned["iter_provisioners"] == iterator[Provisioner]
+    assert returned["iter_worker_types"] == iterator[WorkerType]
 
 
 @pytest.mark.parametrize("kind", [Queue, AsyncQueue])

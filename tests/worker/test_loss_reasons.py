@@ -210,6 +210,22 @@ def test_a_run_is_reclaimed_before_an_exception_unless_nearly_a_whole_lease_is_l
         assert sum(each.path.endswith("/reclaim") for each in requests) == reclaims
 
 
+def test_a_failed_reclaim_right_before_the_report_of_an_exception_is_logged_and_the_run_is_reported(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    task_id = world.create()
+    world.local.faults.add(Respond(endpoint="queue.reclaimTask", status=503, times=1000))
+    told = Told()
+    with running_keeper(world, told) as keeper:
+        (run,) = told.runs(1)
+        run.lease = type(run.lease)(run.lease.length, run.lease.ends - 0.1 * run.lease.length)
+        assert keeper.resolve(run, ReasonResolved.INTERNAL_ERROR) is ClaimState.RESOLVED
+    assert world.run(task_id).reason_resolved == "internal-error"
+    (record,) = [each for each in caplog.records if "before its report" in each.getMessage()]
+    assert record.levelno == logging.WARNING
+    assert record.getMessage().startswith(f"cannot reclaim {task_id}/0 before its report: reclaimTask (POST ")
+
+
 @pytest.mark.parametrize(
     ("code", "outcome"),
     [
