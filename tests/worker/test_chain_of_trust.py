@@ -367,6 +367,17 @@ def test_a_key_that_commands_can_read_is_refused_at_start_with_mode_and_owner(
     assert KEY.private not in str(found.value)
 
 
+def test_without_cryptography_signing_and_verifying_name_the_extra(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task_id = signed(world, make_artifacts)
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric.ed25519", None)
+    with pytest.raises(ImportError, match=r"cryptography: pip install .taskqueue_client\[trust\]"):
+        world.queue.verify_chain_of_trust(task_id, KEY.public)
+    with pytest.raises(ImportError, match=r"cryptography: pip install .taskqueue_client\[trust\]"):
+        worker_for(world, make_artifacts, signing_key=KEY.file(tmp_path, 0o600))
+
+
 DROP = textwrap.dedent("""
     import ctypes, os, pwd, sys
     from pathlib import Path

@@ -427,6 +427,7 @@ class Nested:
     levels: list[Literal[1, 2]] = field(default_factory=list[Literal[1, 2]])
     servers: list[Server] = field(default_factory=list[Server])
     by_name: dict[str, Server] = field(default_factory=dict[str, Server])
+    file: File | None = None
     keys: File | Service | None = None
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -445,6 +446,10 @@ class Nested:
         (
             "servers: [{url: u, limits: {paralel: 5}}]",
             "unknown key 'paralel'; known keys: parallel - at `$.servers[0].limits`",
+        ),
+        (
+            "file: {type: file, path: p, paht: q}",
+            "unknown key 'paht'; known keys: path, type - at `$.file`",
         ),
         ("mode: fats", "'fats' is not valid; expected one of 'fast', 'slow' - at `$.mode`"),
         ("levels: [1, 3]", "3 is not valid; expected one of 1, 2 - at `$.levels[1]`"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pkgutil
 import tempfile
@@ -280,6 +281,13 @@ def test_a_path_outside_of_the_work_directory_or_not_to_a_file_is_refused(
     assert _refused(world, lambda task: task.upload_artifact("public/x", source(task))).argument == "source"
 
 
+def test_a_device_outside_of_the_work_directory_is_refused_also_if_a_file_there_is_allowed(
+    world: World,
+) -> None:
+    error = _refused(world, lambda task: task.upload_artifact("public/x", "/dev/null", allow_outside=True))
+    assert str(error) == "source: '/dev/null' is not valid; expected a regular file"
+
+
 def _directory(task: TaskRun) -> str:
     (task.work_directory / "directory").mkdir()
     return "directory"
@@ -521,6 +529,38 @@ def test_a_temporary_file_that_cannot_be_written_is_not_the_task_s_fault(
     assert f"cannot write a temporary file: No such file or directory: '{tmp_path}/missing'" in log_of(
         world, task_id
     )
+
+
+@pytest.mark.parametrize("kind", ["content", "directory"])
+def test_a_machine_without_room_for_files_or_descriptors_is_not_the_task_s_fault(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    task_id = world.create()
+    path_open, scandir = Path.open, os.scandir
+
+    def full_open(path: Path, *args: Any, **options: Any) -> Any:
+        if f"{task_id}-0-artifacts-" in str(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return path_open(path, *args, **options)
+
+    def full_scandir(path: Any = ".") -> Any:
+        if str(path).endswith("/folder"):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        return scandir(path)
+
+    def handler(task: TaskRun) -> None:
+        if kind == "content":
+            task.upload_artifact("public/x", iter([b"content"]))
+        (task.work_directory / "folder").mkdir()
+        task.upload_artifacts("public", "folder")
+
+    monkeypatch.setattr(Path, "open", full_open)
+    monkeypatch.setattr(os, "scandir", full_scandir)
+    work(world, handler)
+    monkeypatch.undo()
+    assert reasons(world, task_id) == ["internal-error"]
+    cause = "No space left on device" if kind == "content" else "Too many open files"
+    assert cause in log_of(world, task_id)
 
 
 @pytest.mark.parametrize("other", [_link, _fifo], ids=["link", "FIFO"])

@@ -1045,3 +1045,17 @@ def test_a_hook_that_exits_when_there_is_no_work_ends_the_worker(
         until(working.has_ended)
         with pytest.raises(SystemExit, match="3"):
             working.wait_for_end()
+
+
+async def test_a_call_that_fails_is_reported_and_the_calls_after_it_are_made(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    calls, made = ThreadsafeCalls(asyncio.get_running_loop()), asyncio.Event()
+    calls.call(int, "not a number")
+    calls.call(made.set)
+    async with asyncio.timeout(WAIT):
+        await made.wait()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("a call of <class 'int'> failed")
+    assert record.exc_info is not None
+    assert record.exc_info[0] is ValueError

@@ -20,7 +20,7 @@ from taskqueue_client.worker import IntermittentTask, TaskFailed, TaskRun, Worke
 from taskqueue_client.worker.run_spans import OpenTelemetryTracing
 from tests.recorded_spans import Spans, attributes_of, context_of, spans
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
-from tests.worker.worker_world import Working, artifact, work, worker_for
+from tests.worker.worker_world import Stuck, Working, artifact, work, worker_for
 
 __all__ = ["spans"]
 
@@ -242,6 +242,20 @@ def test_a_canceled_run_is_a_cancellation_and_not_an_error(world: World, spans: 
     assert attributes_of(run)["cicd.pipeline.task.run.result"] == "cancellation"
     assert attributes_of(run)["taskqueue.outcome"] == "lost"
     assert run.status.status_code is StatusCode.UNSET
+
+
+def test_a_run_that_its_worker_has_given_up_is_lost(world: World, spans: Spans) -> None:
+    world.create()
+    with Stuck() as stuck:
+        worker = worker_for(world, stuck, tracing=True, shutdown_timeout=0.2)
+        with Working(world, worker) as working:
+            assert stuck.started.wait(WAIT)
+            worker.shutdown()
+            working.wait_for_end()
+        run = spans.one(RUN)
+    assert attributes_of(run)["taskqueue.outcome"] == "lost"
+    assert attributes_of(run)["error.type"] == "other"
+    assert attributes_of(run)["cicd.pipeline.task.run.result"] == "error"
 
 
 def test_reclaims_belong_to_the_trace_of_their_run_and_polls_make_no_spans(spans: Spans) -> None:

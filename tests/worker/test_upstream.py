@@ -279,10 +279,11 @@ def test_a_link_that_is_put_in_the_place_of_a_checked_directory_is_not_followed(
 def test_the_payload_s_upstream_artifacts_are_downloaded(
     world: World, build: str, run: Callable[..., str]
 ) -> None:
+    missing = ("public/missing", "public/none", "public/*.zip")
     entries = [
         {"taskId": build, "taskType": "build", "paths": ["public/build/deep/b.txt"], "formats": ["gpg"]},
         {"taskId": build, "taskType": "build", "paths": ["public/build/*"]},
-        {"taskId": build, "taskType": "l10n", "paths": ["public/missing", "public/none"], "optional": True},
+        {"taskId": build, "taskType": "l10n", "paths": [*missing], "optional": True},
     ]
 
     def seen(task: TaskRun, result: list[UpstreamArtifact]) -> None:
@@ -297,7 +298,7 @@ def test_the_payload_s_upstream_artifacts_are_downloaded(
     task_id = run("upstream_artifacts", payload=payload, dependencies=[build], seen=seen)
     assert reasons(world, task_id) == ["completed"]
     log = log_of(world, task_id)
-    for name in ("public/missing", "public/none"):
+    for name in missing:
         assert f"optional artifact {name} of task {build} does not exist" in log
 
 
@@ -755,3 +756,15 @@ def test_a_path_with_asterisks_matches_names_with_any_text_in_their_place(
 def test_a_path_with_many_asterisks_does_not_take_long() -> None:
     """The path is from the payload; as a regular expression, it would hold the interpreter lock for years."""
     assert not upstream.matches("*a" * 500 + "*b", "a" * 1000)
+
+
+def test_a_directory_that_the_worker_cannot_make_is_the_machine_s_fault_and_not_the_payload_s(
+    world: World, build: str
+) -> None:
+    def handler(task: TaskRun) -> None:
+        task.download_artifact(build, "public/build/a.txt", to=task.payload["to"], allow_outside=True)
+
+    task_id = world.create({"to": "/sys/x/y"})
+    work(world, handler)
+    assert reasons(world, task_id) == ["internal-error"]
+    assert "'/sys/x'" in log_of(world, task_id)

@@ -483,6 +483,25 @@ except OSError as error:
 """
 
 
+def test_a_directory_that_another_worker_removes_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[Path] = []
+    flock = fcntl.flock
+
+    def remove_first(descriptor: int, operation: int) -> None:
+        if not removed:
+            removed.extend(tmp_path.iterdir())
+            removed[0].rmdir()
+        flock(descriptor, operation)
+
+    before = {*Path("/proc/self/fd").iterdir()}
+    monkeypatch.setattr(fcntl, "flock", remove_first)
+    with WorkDirectories(tmp_path) as directories:
+        assert [directories.path] == [*tmp_path.iterdir()] != removed
+    assert {*Path("/proc/self/fd").iterdir()} == before
+
+
 def test_a_full_disk_is_not_a_wrong_setting_as_a_restart_helps_later(tmp_path: Path) -> None:
     """A service manager does not restart a worker whose setting is wrong."""
     command = [sys.executable, "-c", ON_A_FULL_DISK]

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import select
+import socket
 import subprocess
 import threading
 import tracemalloc
@@ -126,6 +127,13 @@ def test_a_message_of_a_type_that_was_not_agreed_upon_is_ignored() -> None:
     assert isinstance(protocol.feed(line("graceful-termination"))[0], Ignored)
     protocol.feed(line("welcome", capabilities="log"))
     assert isinstance(protocol.feed(line("graceful-termination"))[0], Ignored)
+
+
+@pytest.mark.parametrize("kind", ["log", "error-report", "shutdown"])
+def test_a_message_that_only_a_worker_sends_is_ignored(kind: str) -> None:
+    assert agreed().feed(line(kind, body={"a": "s3cret"})) == [
+        Ignored(f"a message of type {kind!r}, which only a worker sends")
+    ]
 
 
 def test_a_line_that_is_too_long_is_refused_once_and_not_kept() -> None:
@@ -606,3 +614,14 @@ def test_a_message_whose_arguments_do_not_fit_does_not_fail_the_code_that_logs_i
     record = logging.makeLogRecord({"msg": "%d files", "args": ("many",)})
     RunnerLog(WorkerRunner(0, 1)).handle(record)
     assert "Message: '%d files'" in capsys.readouterr().err
+
+
+def test_a_connection_that_the_runner_resets_is_one_that_it_has_closed() -> None:
+    """Reading is an error then, and not the end of a file."""
+    theirs, own = socket.socketpair()
+    with own:
+        connection, closed = WorkerRunner(own.fileno(), own.fileno()), threading.Event()
+        own.send(b"not read")
+        theirs.close()
+        connection.start(on_termination=lambda _: None, on_credentials=lambda _: None, on_closed=closed.set)
+        assert closed.wait(WAIT)
