@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -194,7 +195,9 @@ def _settings_of(session: requests.Session, root_url: str) -> dict[str, Any]:
     settings = {**session.merge_environment_settings(root_url, {}, None, None, None)}
     bundle = settings["verify"]
     if isinstance(bundle, str) and root_url.startswith("https:") and not Path(bundle).exists():
-        raise InvalidArgument("ca_bundle", bundle, "a file or folder of certificates")
+        variables = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")  # requests reads them first
+        argument = next((each for each in variables if os.environ.get(each) == bundle), "session.verify")
+        raise InvalidArgument(argument, bundle, "a file or folder of certificates")
     return settings
 
 

@@ -191,6 +191,17 @@ def taken(blocks: int, take: Callable[[Block], object], error: BaseException | N
             raise error
 
 
+def test_a_system_that_starts_no_more_threads_is_the_error_of_the_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        taken(16, bytes)
+
+
 @pytest.mark.parametrize(("blocks", "name"), [(15, current_thread().name), (16, "blocks")])
 def test_small_content_needs_no_thread(blocks: int, name: str) -> None:
     names = set[str]()

@@ -22,6 +22,7 @@ from taskqueue_client import AsyncQueue, Credentials, Queue, RetryPolicy, slugid
 from taskqueue_client.artifacts import (
     DownloadTooLarge,
     HashMismatch,
+    NotOffered,
     StorageFailed,
     StorageRefused,
     downloading,
@@ -285,6 +286,50 @@ def test_a_response_of_a_captive_portal_is_not_an_upload(
     with pytest.raises(StorageFailed, match="not that of a storage service"):
         raw_client.upload("public/x", bytes(size))
     assert len([request for request in seen if request.method == "PUT"]) == 6
+
+
+EXPIRES = "2099-01-01T00:00:00.000Z"
+ID = slugid()
+
+
+@pytest.mark.parametrize(
+    ("storage", "responses", "error"),
+    [
+        (
+            "s3",
+            [{"storageType": "s3", "contentType": "a/b", "expires": EXPIRES}],
+            "createArtifact has no URL, .*; found storage type s3",
+        ),
+        (
+            "object",
+            [{"storageType": "object", "name": "n", "projectId": "p", "expires": EXPIRES}],
+            "createArtifact has no URL, .*; found storage type object",
+        ),
+        (
+            "object",
+            [
+                {"storageType": "object", "name": "n", "projectId": "p", "expires": EXPIRES, "uploadId": ID},
+                {
+                    "name": "n",
+                    "projectId": "p",
+                    "expires": EXPIRES,
+                    "uploadId": ID,
+                    "uploadMethod": {"carrierPigeon": {"url": "https://h/x?signature=1"}},
+                },
+            ],
+            "object.createUpload has no URL, or only methods that this version does not support$",
+        ),
+    ],
+    ids=["no URL", "no upload id", "no known method"],
+)
+def test_a_response_that_does_not_say_where_to_upload_is_an_error_of_its_own(
+    raw_client: EitherClient, server: RawServer, storage: str, responses: list[Any], error: str
+) -> None:
+    script = [json_response(each) for each in responses]
+    server.respond = lambda _: script.pop(0)
+    with pytest.raises(NotOffered, match=f"^the response to {error}"):
+        raw_client.upload("public/x", bytes(10_000), storage=storage)
+    assert script == []
 
 
 def test_an_upload_url_that_is_not_one_is_an_error_of_the_response(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import os
 import signal
@@ -261,6 +262,40 @@ def opened_before_the_first_upload(client: EitherClient, folder: Path, size: int
     assert report.is_complete
     assert file.opened == 150
     return opened[0]
+
+
+def test_an_interrupt_leaves_no_file_open(local: LocalQueue, run: Run, tmp_path: Path) -> None:
+    file = CountedPath(tmp_path / "file")
+    file.path.write_bytes(bytes(100_000))
+
+    def progress(*_: object) -> None:
+        assert file.opened > 1
+        raise KeyboardInterrupt
+
+    with Queue(local.root_url, local.credentials) as queue, pytest.raises(KeyboardInterrupt):
+        queue.upload_artifacts(
+            *(run.task_id, run.run_id, {f"x{number}": file for number in range(60)}),
+            concurrency=1,
+            expires=run.expires,
+            progress=progress,
+        )
+    assert str(file.path) not in {os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()}
+
+
+def test_a_folder_that_cannot_be_read_is_an_error_and_nothing_is_uploaded(
+    client: EitherClient, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    list_entries = os.scandir
+
+    def broken(path: str) -> Any:
+        if path.endswith("/logs"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return list_entries(path)
+
+    monkeypatch.setattr(os, "scandir", broken)
+    with pytest.raises(OSError, match="Input/output error: .*/public/logs"):
+        client.upload_many(folder)
+    assert client.result(client.queue.list_artifacts(client.run.task_id, 0)).artifacts == []
 
 
 @pytest.mark.parametrize("concurrency", [0, -1, "4", 1.5, True, None])

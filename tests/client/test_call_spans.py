@@ -17,7 +17,7 @@ from taskqueue_client._protocol.call_spans import CallSpans
 from taskqueue_client._protocol.retry import PolicyRetries, RetryPolicy
 from taskqueue_client._protocol.wire import Wire, attempts
 from taskqueue_client.clock import SystemClock
-from taskqueue_client.errors import CallTimedOut, ConnectionFailed, ResourceNotFound
+from taskqueue_client.errors import CallTimedOut, ConnectionFailed, ResourceNotFound, UnreadableResponse
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Respond
 from tests.recorded_spans import Spans, attributes_of, spans
@@ -83,6 +83,18 @@ def test_a_call_without_a_response_names_the_failure(spans: Spans) -> None:
     assert span.status.status_code is StatusCode.ERROR
     assert "http.response.status_code" not in attributes_of(span)
     assert attributes_of(span)["error.type"]
+
+
+def test_a_response_that_is_too_large_is_an_error_with_its_status(
+    local: LocalQueue, spans: Spans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("taskqueue_client._transport.synchronous.MAX_RESPONSE", 1)
+    with Queue(local.root_url, tracing=True) as queue, pytest.raises(UnreadableResponse):
+        queue.ping()
+    span = spans.one("GET ping")
+    assert span.status.status_code is StatusCode.ERROR
+    assert attributes_of(span)["http.response.status_code"] == 200
+    assert attributes_of(span)["error.type"] == "ResponseRefused"
 
 
 def test_a_call_that_takes_too_long_is_a_timeout(spans: Spans) -> None:

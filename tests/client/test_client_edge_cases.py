@@ -352,6 +352,19 @@ class TestEnvironment:
         with pytest.raises(InvalidArgument, match=missing):
             kind("https://tc.example.test")
 
+    @pytest.mark.parametrize("source", ["session.verify", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"])
+    def test_a_ca_bundle_of_a_session_that_is_missing_is_named_with_its_source(
+        self, monkeypatch: pytest.MonkeyPatch, source: str
+    ) -> None:
+        session = requests.Session()
+        monkeypatch.setattr(os, "environ", {} if source == "session.verify" else {source: "/missing"})
+        session.verify = "/missing" if source == "session.verify" else True
+        with pytest.raises(InvalidArgument) as refused:
+            Queue("https://tc.example.test", session=session)
+        assert str(refused.value) == (
+            f"{source}: '/missing' is not valid; expected a file or folder of certificates"
+        )
+
 
 class TestOptions:
     def test_from_env_takes_every_option_of_the_constructor(self) -> None:

@@ -286,6 +286,12 @@ def test_a_response_may_have_so_many_bytes_and_no_more(
         monkeypatch.setattr(target, (2**20,))
     with pytest.raises(UnreadableResponse, match="larger than 1 MiB"):
         make(server.root_url).send(Call("x", "GET", "/x", str))
+    chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+    in_chunks = RawServer(
+        sends(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk * 30 + b"0\r\n\r\n")
+    )
+    with in_chunks.serving() as root_url, pytest.raises(UnreadableResponse, match="larger than 1 MiB"):
+        make(root_url).send(Call("x", "GET", "/x", str))
 
 
 def test_the_error_about_a_server_of_another_protocol_is_one_line(make: Make) -> None:

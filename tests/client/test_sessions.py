@@ -12,12 +12,14 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import formatdate
+from io import BytesIO
 from typing import Any
 
 import aiohttp
 import pytest
 import requests
 import responses
+from requests.adapters import BaseAdapter
 
 from taskqueue_client import AsyncQueue, Credentials, Queue, calls
 from taskqueue_client._protocol.conversation import Call
@@ -74,6 +76,45 @@ def test_one_client_serves_many_threads(server: ScriptedServer) -> None:
         responses = list(threads.map(queue.send, [PING] * 200))
     assert responses == [{}] * 200
     assert server.connections <= 16
+
+
+def test_connections_of_more_threads_than_are_kept_are_closed(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    have_arrived = [threading.Event(), threading.Event()]
+
+    def answer(_: Received) -> Say:
+        turn, number = divmod(len(server.received) - 1, 3)
+        if number == 2:
+            have_arrived[turn].set()
+        return Say(wait_for=have_arrived[turn])
+
+    server.otherwise = answer
+    monkeypatch.setattr(synchronous, "POOL_SIZE", 2)
+    with Queue(server.root_url, CREDENTIALS) as queue, ThreadPoolExecutor(3) as threads:
+        for _ in range(2):
+            assert list(threads.map(queue.send, [PING] * 3)) == [{}] * 3
+    assert server.connections == 4
+
+
+class RecordedAdapter(BaseAdapter):
+    """Responds without a connection, as adapters for tests and recordings do."""
+
+    def send(self, request: requests.PreparedRequest, **_: object) -> requests.Response:  # type: ignore[override] # its options by name
+        response = requests.Response()
+        response.status_code, response.request = 200, request
+        response.raw = BytesIO(b'{"a": 1}')
+        return response
+
+    def close(self) -> None:
+        """Close nothing."""
+
+
+def test_an_adapter_of_a_session_may_respond_without_urllib3() -> None:
+    session = requests.Session()
+    session.mount("https://", RecordedAdapter())
+    with Queue("https://tc.example.com", CREDENTIALS, session=session) as queue:
+        assert queue.send(PING) == {"a": 1}
 
 
 def test_threads_that_make_the_first_calls_together_share_the_connections(

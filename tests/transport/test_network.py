@@ -13,7 +13,7 @@ import pytest
 import requests
 from requests.utils import select_proxy
 
-from taskqueue_client._transport.network import NetworkSettings, Proxy
+from taskqueue_client._transport.network import NetworkSettings, Proxy, bypassing_proxies
 from taskqueue_client.errors import InvalidArgument
 
 PROXY = "http://proxy.test:3128"
@@ -141,6 +141,24 @@ def test_certifi_is_trusted_where_the_systems_store_is_empty(monkeypatch: pytest
     monkeypatch.setattr("ssl.SSLContext.load_default_certs", _load_nothing)
     trusted = len(NetworkSettings().tls.get_ca_certs())
     assert trusted == Path(certifi.where()).read_text("utf-8").count("BEGIN CERTIFICATE")
+
+
+@pytest.mark.parametrize(
+    ("variables", "hosts"),
+    [
+        ({}, None),
+        ({"HTTP_PROXY": PROXY}, "127.0.0.1"),
+        ({"HTTP_PROXY": PROXY, "NO_PROXY": "a.test,b.test"}, "a.test,b.test,127.0.0.1"),
+        ({"HTTP_PROXY": PROXY, "NO_PROXY": "a.test", "no_proxy": "b.test"}, "b.test,127.0.0.1"),
+        ({"HTTP_PROXY": PROXY, "NO_PROXY": "127.0.0.1"}, None),
+    ],
+)
+def test_a_host_is_added_to_those_that_no_proxy_is_for(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], hosts: str | None
+) -> None:
+    monkeypatch.setattr(os, "environ", variables)
+    expected = {"NO_PROXY": hosts, "no_proxy": hosts} if hosts else {}
+    assert bypassing_proxies("http://127.0.0.1:5000") == expected
 
 
 def test_the_tls_context_is_made_once() -> None:
