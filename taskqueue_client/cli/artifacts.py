@@ -235,7 +235,8 @@ def signed_url(task_id: str, name: str, run_id: int | None, lifetime: float, *, 
     """
     with connect_with_credentials() as queue:
         if queue.credentials is None:
-            raise Failure("a proxy cannot sign URLs: set TASKCLUSTER_ROOT_URL and credentials")
+            variables = "set TASKCLUSTER_ROOT_URL and credentials, and unset TASKCLUSTER_PROXY_URL"
+            raise Failure(f"a proxy cannot sign URLs: {variables}")
         if run_id is None:
             call = calls.get_latest_artifact(task_id, name)
         else:

@@ -305,8 +305,8 @@ def _is_authorized(queue: Queue, credentials: Credentials, scope: str) -> bool:
         queue.with_credentials(restricted).current_scopes()
     except errors.AuthenticationFailed:
         return False
-    except errors.InsufficientScopes:
-        return True
+    except errors.InsufficientScopes:  # to look up scopes: the restriction itself was accepted
+        pass
     return True
 
 

@@ -82,7 +82,7 @@ def command(
     except events.BrokerLost as error:
         raise Failure(f"cannot reach RabbitMQ: {error}: check PULSE_URL", ExitStatus.NO_RESPONSE) from error
     except ImportError as error:
-        raise Failure("needs aio-pika: pip install 'taskqueue_client[events]'") from error
+        raise Failure(str(error)) from error  # names the extra
 
 
 def _bindings(

@@ -9,10 +9,12 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from importlib.machinery import ModuleSpec
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import certifi
 import msgspec
 import pytest
 
@@ -252,6 +254,19 @@ def test_a_worker_that_is_not_known_is_a_note(monkeypatch: pytest.MonkeyPatch) -
         )
 
 
+def test_without_the_scope_to_see_a_worker_it_is_not_known_whether_it_is_in_quarantine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counting = ("queue:pending-count:proj/linux", "queue:claimed-count:proj/linux")
+    with LocalQueue(clients=[Client("w", "w-token", counting)], anonymous_scopes=()) as local:
+        monkeypatch.setenv("TASKCLUSTER_ROOT_URL", local.root_url)
+        become(monkeypatch, Credentials("w", "w-token"))
+        verdict, message = verdicts("proj/linux", *WORKER)["worker"]
+    assert verdict == "note"
+    assert message.startswith("proj/linux: rack/one: unknown whether it is in quarantine: ")
+    assert "queue:get-worker:proj/linux/rack/one" in message
+
+
 def test_the_worker_id_of_a_host_name_is_the_one_that_the_worker_uses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -407,6 +422,38 @@ def test_a_socks_proxy_is_noted_as_workers_cannot_use_it(monkeypatch: pytest.Mon
     assert next(environment).check == "root URL"
     message = "socks5h://127.0.0.1:1: AsyncQueue and workers cannot use a SOCKS proxy"
     assert next(environment) == Finding("proxy", Verdict.NOTE, message)
+
+
+@pytest.mark.parametrize("variable", [None, "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"])
+def test_the_trusted_certificates_are_named(monkeypatch: pytest.MonkeyPatch, variable: str | None) -> None:
+    for each in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setenv("TASKCLUSTER_ROOT_URL", "https://127.0.0.1:1")
+    if variable is not None:
+        monkeypatch.setenv(variable, certifi.where())
+    used = "the system's and certifi's" if variable is None else f"{variable}={certifi.where()}"
+    (found,) = [each for each in islice(findings(Subject(())), 3) if each.check == "certificates"]
+    assert (found.verdict, found.message) == (Verdict.GOOD, used)
+
+
+def test_a_proxy_that_adds_credentials_is_noted_as_a_worker_cannot_use_it(
+    deployment: LocalQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASKCLUSTER_PROXY_URL", deployment.root_url)
+    verdict, message = verdicts()["credentials"]
+    assert verdict == "note"
+    assert message == "TASKCLUSTER_PROXY_URL: the proxy adds credentials; a worker cannot use it"
+
+
+def test_scopes_that_nobody_may_look_up_are_not_called_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    counting = ("queue:pending-count:proj/linux", "queue:claimed-count:proj/linux")
+    with LocalQueue(anonymous_scopes=counting) as local:
+        monkeypatch.setenv("TASKCLUSTER_ROOT_URL", local.root_url)
+        monkeypatch.delenv("TASKCLUSTER_CLIENT_ID", raising=False)
+        monkeypatch.delenv("TASKCLUSTER_ACCESS_TOKEN", raising=False)
+        found = verdicts("proj/linux")
+    message = "proj/linux: not checked: the scopes of the credentials are not known"
+    assert found["scopes"] == ("note", message)
 
 
 def test_certificates_that_cannot_be_read_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

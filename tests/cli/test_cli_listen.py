@@ -7,6 +7,7 @@ import json
 import signal
 import socket
 import subprocess
+import sys
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
@@ -145,6 +146,14 @@ def test_wrong_credentials_are_a_refusal_that_does_not_show_them(
     assert result.exit_code == ExitStatus.REFUSED
     assert result.stderr.endswith("the broker logfile: check PULSE_URL\n")
     assert "s3cret" not in result.stdout + result.stderr
+
+
+def test_listen_without_its_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "taskqueue_client.events._broker_session", None)
+    monkeypatch.setenv("PULSE_URL", "amqp://guest:guest@localhost/")
+    result = run("listen")
+    assert result.exit_code == ExitStatus.WRONG_USE
+    assert result.stderr == 'Error: listeners need aio-pika: pip install "taskqueue_client[events]"\n'
 
 
 def test_listen_without_a_broker_url_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:

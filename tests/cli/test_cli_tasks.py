@@ -719,6 +719,34 @@ def test_a_signed_url_gives_access_without_credentials(create: Create) -> None:
     assert code == "ResourceNotFound"  # not AuthenticationFailed: the signature is valid
 
 
+def test_a_signed_url_may_be_that_of_one_run(create: Create) -> None:
+    task_id = create("compile")
+    url = run("signed-url", task_id, "private/a.txt", "--run", "7").stdout.strip()
+    assert f"/task/{task_id}/runs/7/artifacts/private%2Fa.txt?bewit=" in url
+
+
+def test_a_proxy_cannot_sign_a_url(
+    create: Create, deployment: LocalQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task_id = create("compile")
+    monkeypatch.setenv("TASKCLUSTER_PROXY_URL", deployment.root_url)
+    result = run("signed-url", task_id, "private/a.txt")
+    assert result.exit_code == ExitStatus.WRONG_USE
+    expected = "a proxy cannot sign URLs: set TASKCLUSTER_ROOT_URL and credentials"
+    assert result.stderr == f"Error: {expected}, and unset TASKCLUSTER_PROXY_URL\n"
+
+
+def test_a_refusal_that_is_not_about_credentials_is_shown_with_its_reason(
+    create: Create, deployment: LocalQueue
+) -> None:
+    task_id = create("compile")
+    deployment.clock.advance(hours=3)
+    result = run("cancel", task_id)
+    assert result.exit_code == ExitStatus.REFUSED
+    assert result.stderr.startswith("Error: refused: ")
+    assert "deadline" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("given", "meant"),
     [("300", timedelta(minutes=5)), ("2 hours", timedelta(hours=2)), ("400 days", timedelta(days=400))],

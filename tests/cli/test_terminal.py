@@ -121,6 +121,27 @@ def test_the_cursor_comes_back_if_ctrl_c_comes_while_a_display_starts(
     assert re.findall(r"\x1b\[\?25[hl]", output) == ["\x1b[?25l", "\x1b[?25h"]
 
 
+def test_a_task_is_watched_on_a_terminal_until_it_is_resolved(
+    running: tuple[str, Queue], tmp_path: Path
+) -> None:
+    task_id, run_client = running
+    run_client.report_completed(task_id, 0)
+    reader, terminal = pty.openpty()
+    with subprocess.Popen(
+        [*COMMAND, "watch", task_id],
+        stdout=terminal,
+        stderr=terminal,
+        cwd=tmp_path,
+        env={**os.environ, "TERM": "xterm"},
+    ) as process:
+        os.close(terminal)
+        output = Terminal(reader).read_all()
+        assert process.wait(60) == 0
+    os.close(reader)
+    assert "completed" in output
+    assert re.findall(r"\x1b\[\?25[hl]", output)[-1] == "\x1b[?25h"
+
+
 LOG = b"one " + RED + CLIPBOARD + b"\x1b[2Jtwo\n\x1b[8mhidden"
 
 

@@ -80,7 +80,7 @@ def test_the_type_hint_of_a_response_is_the_type_that_a_caller_gets(kind: type[Q
     assert returned["create_link_artifact"] is CreateArtifactResponse
     assert returned["task"] == dict[str, Any]
     assert returned["finish_artifact"] is type(None)
-    iterator = Iterator if kind is Queue else AsyncIterator
+    iterator: Any = Iterator if kind is Queue else AsyncIterator
     assert returned["iter_artifacts"] == iterator[Artifact]
     assert returned["iter_dependent_tasks"] == iterator[TaskAndStatus]
     assert returned["iter_provisioners"] == iterator[Provisioner]

@@ -536,7 +536,8 @@ def test_a_machine_without_room_for_files_or_descriptors_is_not_the_task_s_fault
     world: World, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     task_id = world.create()
-    path_open, scandir = Path.open, os.scandir
+    path_open: Any = Path.open
+    scandir = os.scandir
 
     def full_open(path: Path, *args: Any, **options: Any) -> Any:
         if f"{task_id}-0-artifacts-" in str(path):
