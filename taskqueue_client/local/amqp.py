@@ -376,7 +376,8 @@ class WorkerRemovals(_Link):
         try:
             self._remove(gone.worker_pool_id, gone.worker_group, gone.worker_id)
         except Exception:  # noqa: BLE001 - whatever it was, the message must not be lost
-            _log.exception("could not resolve the runs of worker %s; retrying", gone)
+            worker = f"{gone.worker_group}/{gone.worker_id} of {gone.worker_pool_id}"
+            _log.exception("cannot resolve the runs of worker %s, retrying", worker)
             await asyncio.sleep(FIRST_PAUSE)
             await message.nack(requeue=True)
         else:

@@ -562,6 +562,28 @@ async def test_an_unreadable_message_of_the_worker_manager_does_not_stay_in_the_
         await queue.delete()
 
 
+async def test_a_removal_that_fails_is_done_when_its_message_comes_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = f"proj/w{uuid4().hex[:8]}"
+    body = json.dumps({"workerPoolId": pool, "workerGroup": "rack", "workerId": "one"}).encode()
+    monkeypatch.setattr(amqp, "FIRST_PAUSE", 0.01)
+    async with LocalQueue(amqp_url=BROKER) as local:
+        exceptions, removals = _Exceptions(local), _removals(local)
+        await _consuming(local)
+        task_id = await asyncio.to_thread(_running_task, local, pool)
+        remove = removals._remove
+
+        def fail_once(*worker: str) -> None:
+            removals._remove = remove
+            raise sqlite3.OperationalError("database or disk is full")
+
+        removals._remove = fail_once
+        await _send_removal("worker-removed", body, pool)
+        assert await exceptions.next() == (task_id, "worker-shutdown")
+    assert f"cannot resolve the runs of worker rack/one of {pool}, retrying" in caplog.messages
+
+
 async def test_removals_are_consumed_again_when_broker_and_queue_come_back(tmp_path: Path) -> None:
     pool, db = f"proj/w{uuid4().hex[:8]}", str(tmp_path / "queue.sqlite")
     body = json.dumps({"workerPoolId": pool, "workerGroup": "rack", "workerId": "one"}).encode()

@@ -358,6 +358,21 @@ def test_authorized_scopes_that_the_client_lacks_are_refused(here: Wire) -> None
     assert words.startswith("Supplied credentials do not satisfy authorizedScopes; credentials have scopes:")
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("queue:x", "ext.authorizedScopes must be an array"),
+        ({"0": "queue:x"}, "ext.authorizedScopes must be an array"),
+        (["queue:x", 5], "ext.authorizedScopes must be an array of valid scopes"),
+        (["queue:ü"], "ext.authorizedScopes must be an array of valid scopes"),
+    ],
+)
+def test_authorized_scopes_that_are_not_a_list_of_scopes_are_refused(
+    here: Wire, given: Any, words: str
+) -> None:
+    assert _refused(here, Key("issuer", "issuer-token", {"authorizedScopes": given})) == words
+
+
 def test_authorized_scopes_narrow_a_certificate(here: Wire) -> None:
     key = ISSUER.temporary(
         ["queue:list-*", CURRENT], ext={"authorizedScopes": ["queue:list-task-queues", CURRENT]}

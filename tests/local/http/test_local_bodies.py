@@ -182,6 +182,14 @@ def test_a_body_over_ten_mebibytes_is_too_large(wire: Wire, packed: bool) -> Non
     assert (reply.status, reply.json["code"]) == (413, "InputTooLarge")
 
 
+def test_a_body_of_unknown_length_is_too_large_when_it_has_more_than_ten_mebibytes(wire: Wire) -> None:
+    chunk = b"100000\r\n" + b"x" * 0x100000 + b"\r\n"
+    head = f"POST {QUEUE}/tasks HTTP/1.1\r\nHost: {wire.host}\r\nConnection: close\r\n"
+    coding = "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    reply = wire.raw((head + coding).encode() + 11 * chunk + b"0\r\n\r\n", "POST")
+    assert (reply.status, reply.json["code"]) == (413, "InputTooLarge")
+
+
 def test_expect_continue_gets_100_continue(wire: Wire) -> None:
     head = (
         f"POST {QUEUE}/tasks/status HTTP/1.1\r\nHost: {wire.host}\r\nContent-Type: application/json\r\n"

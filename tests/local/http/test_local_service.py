@@ -22,6 +22,7 @@ from taskqueue_client import AsyncQueue, Queue, slugid
 from taskqueue_client.clock import MovableClock, SystemClock
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.local import Client, LocalQueue
+from taskqueue_client.local.faults import FaultInjector
 from tests.broker import require_broker
 from tests.local.local_http import QUEUE, Key, Wire
 from tests.servers import get_when_descriptors_are_free_again
@@ -517,6 +518,26 @@ def test_admin_routes_need_the_secret(admin_wire: Wire) -> None:
     assert _admin(admin_wire, "GET", "/clock", secret="wrong").status == 401
     assert admin_wire.send("GET", "/admin/clock").status == 401
     assert _admin(admin_wire, "GET", "/clock").status == 200
+
+
+def test_an_admin_route_that_does_not_exist_is_not_found(admin_wire: Wire) -> None:
+    assert _admin(admin_wire, "GET", "/nothing").status == 404
+    assert _admin(admin_wire, "DELETE", "/clock").status == 404
+
+
+def test_the_details_of_a_bug_are_in_the_log_and_not_in_the_response(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(*_: object) -> None:
+        raise ZeroDivisionError("a detail")
+
+    monkeypatch.setattr(FaultInjector, "respond", broken)
+    reply = wire.send("GET", f"{QUEUE}/ping")
+    assert (reply.status, reply.json["code"]) == (500, "InternalServerError")
+    assert reply.words == "Internal Server Error"
+    assert b"detail" not in reply.body
+    assert f"GET {QUEUE}/ping failed" in caplog.messages
+    assert "ZeroDivisionError: a detail" in caplog.text
 
 
 def test_an_admin_moves_the_clock(admin_wire: Wire, task_factory: TaskFactory) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 import requests
 
-from taskqueue_client.clock import MovableClock
+from taskqueue_client.clock import MovableClock, SystemClock
 from taskqueue_client.local import LocalQueue
+from taskqueue_client.local.page.views import Views
 
 from .scenery import SVG, Scenery
 
@@ -267,6 +269,72 @@ def test_definitions_of_several_megabytes_are_checked(queue: LocalQueue, session
     response = session.post(url, json={"payload": {"x": "y" * (3 << 20)}}, headers=headers, timeout=30)
     assert response.status_code == 200
     assert "$.created" in [each["path"] for each in response.json()["problems"]]
+
+
+def test_the_clock_of_the_machine_is_shown_and_cannot_be_moved() -> None:
+    with LocalQueue(clock=SystemClock(), page=True) as local, requests.Session() as session:
+        _enter(session, local, _token(local))
+        assert session.get(f"{local.root_url}/page/state", timeout=30).json()["clock"] == "fixed"
+        for act in ("hold", "release", "advance"):
+            response = session.post(
+                f"{local.root_url}/page/clock/{act}",
+                json={"seconds": 1},
+                headers={"Origin": local.root_url},
+                timeout=30,
+            )
+            assert response.status_code == 409
+            message = "This queue follows the machine's clock, which cannot be moved"
+            assert response.json() == {"code": "RequestConflict", "message": message}
+
+
+def test_a_step_of_the_clock_that_is_too_long_is_refused_with_the_limits(
+    queue: LocalQueue, session: requests.Session
+) -> None:
+    before = queue.clock.now()
+    for seconds in (-1.0, 1e12):
+        response = session.post(
+            f"{queue.root_url}/page/clock/advance",
+            json={"seconds": seconds},
+            headers={"Origin": queue.root_url},
+            timeout=30,
+        )
+        assert (response.status_code, response.json()["code"]) == (400, "InputError")
+        assert response.json()["message"].startswith(f"seconds: {seconds} is out of range; allowed are 0 to ")
+    assert queue.clock.now() - before < 3600
+
+
+def test_an_artifact_whose_content_is_elsewhere_is_not_passed_on(
+    queue: LocalQueue, session: requests.Session
+) -> None:
+    scenery = Scenery(queue)
+    task_id = scenery.create("reference")
+    (client,) = scenery.claim()
+    with client, scenery.queue:
+        client.create_reference_artifact(
+            *(task_id, 0, "public/x", "http://127.0.0.1:9/secret"),
+            content_type="text/plain",
+            expires=datetime.now(UTC) + timedelta(minutes=30),
+        )
+    response = session.get(f"{queue.root_url}/page/artifact/{task_id}/0/name=public/x", timeout=30)
+    message = "The content of public/x is not in this queue"
+    assert (response.status_code, response.json()["message"]) == (400, message)
+
+
+def test_the_details_of_a_bug_are_in_the_log_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_: Views) -> None:
+        raise ZeroDivisionError("a detail")
+
+    monkeypatch.setattr(Views, "overview", broken)
+    with LocalQueue(page=True) as local, requests.Session() as session:
+        _enter(session, local, _token(local))
+        response = session.get(f"{local.root_url}/page/overview", timeout=30)
+    assert response.status_code == 500
+    message = "See the log of the queue"
+    assert response.json() == {"code": "InternalServerError", "message": message}
+    assert "page: GET /page/overview failed" in caplog.messages
+    assert "ZeroDivisionError: a detail" in caplog.text
 
 
 def test_a_clock_can_be_moved_after_its_queue_with_a_page_has_stopped() -> None:
