@@ -16,12 +16,13 @@ from msgspec.structs import replace
 
 from taskqueue_client import AsyncQueue, Credentials
 from taskqueue_client.clock import MovableClock
-from taskqueue_client.errors import ApiError, InsufficientScopes, NotFound, ServerError
-from taskqueue_client.legacy import AzureTaskSource, UrlRefused, poll_task_urls
+from taskqueue_client.errors import ApiError, InsufficientScopes, NotFound, ServerError, UnreadableResponse
+from taskqueue_client.legacy import AzureTaskSource, PollQueue, UrlRefused, poll_task_urls
 from taskqueue_client.local import Client, LocalQueue
 from taskqueue_client.local.faults import Respond
 from taskqueue_client.models import TaskClaim
 from taskqueue_client.worker import SourceContext, WorkerIdentity
+from tests.client.scripted import Say, ScriptedServer
 from tests.legacy.azurite import Azurite
 from tests.legacy.storage_view import StorageView
 from tests.worker.queue_world import WAIT, World, until
@@ -304,29 +305,87 @@ class TestMessagesThatAreNotClaimed:
         await settled(lambda: storage.count() == 0)
         assert caplog.text.count("whose text cannot be read") == 2
 
-    async def test_a_delete_that_fails_is_repeated(
+    @pytest.mark.parametrize("attempts", [3, 4])
+    async def test_a_delete_that_fails_is_repeated_and_in_the_end_logged(
         self,
+        attempts: int,
         source: AzureTaskSource,
         clock: WorkerClock,
         create: Any,
         storage: StorageView,
         monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
     ) -> None:
         create(retries=0)
         delete = source._storage.delete
-        failures = iter([True, True, False])
+        left = attempts
 
-        async def fail_twice(*message: Any) -> None:
-            if next(failures):
+        async def fail(*message: Any) -> None:
+            nonlocal left
+            left -= 1
+            if left:
                 from taskqueue_client.errors import Attempted, ConnectionFailed
 
                 raise ConnectionFailed(Attempted("deleteMessage", "DELETE", "http://127.0.0.1"), "cut")
             await delete(*message)
 
-        monkeypatch.setattr(source._storage, "delete", fail_twice)
+        monkeypatch.setattr(source._storage, "delete", fail)
+        monkeypatch.setattr("taskqueue_client.legacy._DELETE_WAIT", 0.01)
         clock.release()
         assert len(await source.claim(1)) == 1
-        await settled(lambda: storage.count() == 0)
+        if attempts == 3:
+            await settled(lambda: storage.count() == 0)
+        else:
+            await settled(lambda: "cannot delete the message " in caplog.text)
+            assert (left, storage.count()) == (1, 1)
+
+    async def test_a_delete_that_takes_too_long_does_not_keep_the_worker_from_ending(
+        self, world: World, task_queue_id: str, create: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        create(retries=0)
+        canceled = asyncio.Event()
+
+        async def hang(*_: object) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                canceled.set()
+
+        monkeypatch.setattr("taskqueue_client.legacy._DELETE_WAIT", 0.01)
+        async with source_of(world, task_queue_id, WorkerClock(held=True)) as source:
+            monkeypatch.setattr(source._storage, "delete", hang)
+            assert len(await source.claim(1)) == 1
+        await asyncio.wait_for(canceled.wait(), WAIT)
+
+    async def test_the_runs_that_are_remembered_have_a_limit(
+        self, source: AzureTaskSource, create: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("taskqueue_client.legacy._MOST_REMEMBERED", 1)
+        create()
+        create()
+        claims = [*await source.claim(1), *await source.claim(1)]
+        assert [task_id for task_id, _ in source._claimed] == ids(claims)[1:]
+
+    @pytest.mark.parametrize(
+        ("response", "error"),
+        [
+            (Say(200, b"<html>"), "HTTP 200 with an unreadable response: not XML: "),
+            (
+                Say(500, b"<Error/>"),
+                "HTTP 500 with an unreadable response: the storage queue did not respond with 2xx",
+            ),
+        ],
+    )
+    async def test_a_response_that_is_not_that_of_a_storage_queue_is_an_error_without_the_signature(
+        self, source: AzureTaskSource, response: Say, error: str
+    ) -> None:
+        with ScriptedServer() as server:
+            server.otherwise = response
+            queue = PollQueue(signed_poll_url=f"{server.root_url}/q?sig=s3cret", signed_delete_url="")
+            with pytest.raises(UnreadableResponse) as caught:
+                await source._storage.poll(queue, 1)
+        assert error in str(caught.value)
+        assert "s3cret" not in str(caught.value)
 
 
 class TestUrls:

@@ -574,7 +574,7 @@ async def test_a_removal_that_fails_is_done_when_its_message_comes_again(
         task_id = await asyncio.to_thread(_running_task, local, pool)
         remove = removals._remove
 
-        def fail_once(*worker: str) -> None:
+        def fail_once(*_: str) -> None:
             removals._remove = remove
             raise sqlite3.OperationalError("database or disk is full")
 

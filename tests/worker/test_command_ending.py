@@ -1081,6 +1081,18 @@ def test_a_guardian_never_takes_a_number_for_all_processes(tmp_path: Path) -> No
         assert guardian_process._groups(file.fileno()) == [2**30]  # pyright: ignore[reportPrivateUsage]
 
 
+@pytest.mark.parametrize(
+    "lines", [["0::/"], ["30 23 0:26 / /sys/fs/cgroup rw - cgroup cgroup rw"]], ids=["no mount", "version 1"]
+)
+def test_without_control_groups_of_version_2_there_is_no_path_of_one(
+    monkeypatch: pytest.MonkeyPatch, lines: list[str]
+) -> None:
+    linux_processes._own_control_group.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(linux_processes, "_lines", lambda _: lines)
+    assert path_of("name") is None
+    linux_processes._own_control_group.cache_clear()  # pyright: ignore[reportPrivateUsage]
+
+
 def test_a_guardian_needs_no_control_groups(
     context: CommandContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -12,14 +12,17 @@ from typing import NamedTuple
 import pytest
 
 from taskqueue_client.local.faults import Delay
-from taskqueue_client.worker.claims.claimed_run import RECLAIM_BETWEEN
+from taskqueue_client.models import ReasonResolved
+from taskqueue_client.worker.claims.claimed_run import RECLAIM_BETWEEN, ClaimState
 from taskqueue_client.worker.outcomes import ClaimLost, InternalError, Outcome, TaskFailed
 from taskqueue_client.worker.run import handlers
+from taskqueue_client.worker.run.reporting import Reporter
+from taskqueue_client.worker.run.run_resources import RunResources
 from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World, until
 from tests.worker.request_log import requests_noted
 from tests.worker.running_commands import in_shell
-from tests.worker.worker_world import Working, artifact_names, worker_for
+from tests.worker.worker_world import Working, artifact_names, work, worker_for
 
 
 def check_lost(world: World, task_id: str) -> None:
@@ -328,3 +331,42 @@ def test_an_awaited_handler_that_was_cancelled_before_its_first_step_gives_its_s
         working.wait_for_end()
     assert called == [first, third]
     assert world.run(first).reason_resolved == "completed"
+
+
+def test_nothing_is_uploaded_for_a_run_that_is_canceled_while_its_proxies_end(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end_commands = RunResources.end_commands
+
+    def cancel_and_end(resources: RunResources) -> None:
+        world.queue.cancel_task(resources.run.task_id)
+        assert resources.canceled.wait(WAIT)
+        end_commands(resources)
+
+    def handler(task: TaskRun) -> None:
+        task.proxy()
+        task.upload_artifact("public/x", b"x")
+
+    monkeypatch.setattr(RunResources, "end_commands", cancel_and_end)
+    task_id = world.create()
+    with requests_noted(world.local) as requests:
+        work(world, handler)
+    assert world.run(task_id).reason_resolved == "canceled"
+    assert not [each for each in requests if "/artifacts/" in each.path]
+
+
+def test_a_run_that_cannot_be_resolved_because_of_a_bug_is_logged_and_the_worker_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    report = Reporter.report
+
+    async def fail_once(_: Reporter, __: ReasonResolved) -> ClaimState:
+        monkeypatch.setattr(Reporter, "report", report)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Reporter, "report", fail_once)
+    first, second = world.create(), world.create()
+    work(world, lambda _: None, max_tasks=2)
+    assert f"run {first}/0 cannot be resolved because of a bug, its claim will expire" in caplog.messages
+    assert "ZeroDivisionError" in caplog.text
+    assert [world.status(each).state for each in (first, second)] == ["running", "completed"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 
 from taskqueue_client import Credentials
+from taskqueue_client.worker.commands.run_processes import RunProcesses
 from taskqueue_client.worker.commands.task_log import KEPT_IN_MEMORY
 from taskqueue_client.worker.outcomes import IntermittentTask, InternalError, TaskFailed
+from taskqueue_client.worker.run.run_resources import RunResources
 from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import World
 from tests.worker.run_outcomes import reasons
@@ -176,3 +179,35 @@ def test_the_log_is_complete_of_a_task_that_removes_the_worker_s_directory(
     assert reasons(world, task_id) == ["completed"]
     assert "x" * 2 * KEPT_IN_MEMORY in log_of(world, task_id)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_whose_work_directory_is_removed_meanwhile_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by the end of the handler, if a thread that it has left behind runs the command."""
+
+    def end(resources: RunResources, _: int) -> dict[str, str]:
+        resources.clean_up_at_once()
+        return {}
+
+    monkeypatch.setattr(RunResources, "_proxy_variables", end)
+    task_id = world.create()
+    work(world, lambda task: task.run_command(["true"], proxy=True))
+    assert reasons(world, task_id) == ["internal-error"]
+    assert f"the handler of run {task_id}/0 has ended: no more commands can be run" in log_of(world, task_id)
+
+
+def test_processes_that_cannot_be_ended_are_logged_and_the_run_is_reported(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/proc")
+
+    monkeypatch.setattr(RunProcesses, "end_at_once", lambda _: False)
+    monkeypatch.setattr(RunProcesses, "end", fail)
+    task_id = world.create()
+    work(world, lambda task: task.run_command(["true"]), termination_grace=0.1)
+    monkeypatch.undo()
+    assert reasons(world, task_id) == ["completed"]
+    cause = "[Errno 24] Too many open files: '/proc'"
+    assert f"processes of run {task_id}/0 continue until this worker ends: {cause}" in caplog.messages
