@@ -293,7 +293,7 @@ def test_a_folder_that_cannot_be_read_is_an_error_and_nothing_is_uploaded(
         return list_entries(path)
 
     monkeypatch.setattr(os, "scandir", broken)
-    with pytest.raises(OSError, match="Input/output error: .*/public/logs"):
+    with pytest.raises(OSError, match=r"Input/output error: .*/public/logs"):
         client.upload_many(folder)
     assert client.result(client.queue.list_artifacts(client.run.task_id, 0)).artifacts == []
 

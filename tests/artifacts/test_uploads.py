@@ -7,9 +7,11 @@ import gzip
 import hashlib
 import io
 import os
+import sys
 import tempfile
 import threading
 import tracemalloc
+import zlib
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -20,7 +22,7 @@ from typing import Any
 import pytest
 
 from taskqueue_client import AsyncQueue, Queue
-from taskqueue_client.artifacts.content import gzipped
+from taskqueue_client.artifacts.content import fast_zlib, gzipped, gzipped_content, isal
 from taskqueue_client.artifacts.sources import Source, TemporaryFileFailed, open_source
 from taskqueue_client.definitions import StorageName
 from taskqueue_client.errors import InvalidArgument
@@ -537,3 +539,13 @@ def test_a_listing_has_the_size_before_compression_except_of_objects(client: Eit
         "public/object.txt": None,
         "public/text.txt": 5000,
     }
+
+
+def test_without_isal_content_is_compressed_by_zlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    isal.cache_clear()
+    monkeypatch.setitem(sys.modules, "isal.isal_zlib", None)
+    try:
+        assert fast_zlib() is zlib
+        assert gzip.decompress(gzipped_content(b"x" * 1000).content or b"") == b"x" * 1000
+    finally:
+        isal.cache_clear()

@@ -299,6 +299,15 @@ def test_each_dependency_cycle_is_a_problem() -> None:
     assert sorted(map(sorted, cycles)) == [["a", "b"], ["c", "d"]]
 
 
+def test_of_many_dependency_cycles_the_first_twenty_are_problems() -> None:
+    pairs = [(f"a{number}", f"b{number}") for number in range(30)]
+    tasks = {name: {"dependencies": [other]} for pair in pairs for name, other in (pair, pair[::-1])}
+    with pytest.raises(InvalidDefinition) as caught:
+        plan_graph(document(**tasks))
+    assert len(caught.value.problems) == 20
+    assert all("dependency cycle: " in each.finding for each in caught.value.problems)
+
+
 def test_of_a_long_dependency_cycle_only_the_ends_are_shown() -> None:
     tasks = {f"t{number}": {"dependencies": [f"t{(number + 1) % 10_000}"]} for number in range(10_000)}
     with pytest.raises(InvalidDefinition) as caught:
@@ -580,6 +589,17 @@ def test_all_direct_and_indirect_dependents_of_a_failed_task_are_blocked(
     members = states(given, a="failed", d="completed")
     assert names_of(members, blocked_tasks(members)) == {"b", "c"}
     assert are_settled(members)
+
+
+def test_a_task_that_only_requires_that_others_are_resolved_is_not_blocked(
+    states: Callable[..., list[TaskAndStatus]],
+) -> None:
+    dependent = {"dependencies": ["a", "b"], "requires": "all-resolved"}
+    given = document(a={"priority": "high"}, b={}, c=dependent)
+    members = states(given, a="failed")
+    assert next(each for each in members if len(each.task["dependencies"]) == 2).status.state == "unscheduled"
+    assert blocked_tasks(members) == set()
+    assert not are_settled(members)
 
 
 class CountedTask(dict[str, Any]):

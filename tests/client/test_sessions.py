@@ -31,6 +31,7 @@ from taskqueue_client._transport.sync_connections import add_deadline
 from taskqueue_client._transport.synchronous import SyncTransport
 from taskqueue_client.definitions import task_definition
 from taskqueue_client.errors import ClientUnusable, InvalidArgument, InvalidDefinition, UnreadableResponse
+from taskqueue_client.local import LocalQueue
 from tests.client.scripted import Received, Say, ScriptedServer, say
 
 TASK = "Y9IplizWTj-eOJfHEC71Rw"
@@ -285,6 +286,17 @@ def test_no_proxy_is_used_where_the_environment_says_so(
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     assert _closed_after(kind(server.root_url), PING) == {}
+
+
+def test_the_queue_of_a_test_is_reached_past_the_proxy_of_the_environment(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "elsewhere.example.com")
+    monkeypatch.delenv("no_proxy", raising=False)
+    local: LocalQueue = request.getfixturevalue("local_queue")
+    with Queue(local.root_url) as queue:
+        assert queue.ping().alive
 
 
 def _closed_after(queue: Queue | AsyncQueue, call: Call[Any]) -> Any:

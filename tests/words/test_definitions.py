@@ -274,8 +274,11 @@ def test_dates_are_compared_in_utc_to_the_millisecond(created: str) -> None:
     assert same_definition({**GIVEN, "created": created}, TASK_ID, STORED)
 
 
-def test_a_date_that_cannot_be_read_is_not_the_same() -> None:
-    assert not same_definition({**GIVEN, "deadline": "2026-11-21T23:59:60Z"}, TASK_ID, STORED)
+@pytest.mark.parametrize(
+    "deadline", ["2026-11-21T23:59:60Z", "9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00"]
+)
+def test_a_date_that_cannot_be_read_is_not_the_same(deadline: str) -> None:
+    assert not same_definition({**GIVEN, "deadline": deadline}, TASK_ID, STORED)
 
 
 def test_the_pair_is_as_good_as_the_id_and_is_overwritten_by_it() -> None:

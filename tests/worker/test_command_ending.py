@@ -1087,8 +1087,11 @@ def test_a_guardian_never_takes_a_number_for_all_processes(tmp_path: Path) -> No
 def test_without_control_groups_of_version_2_there_is_no_path_of_one(
     monkeypatch: pytest.MonkeyPatch, lines: list[str]
 ) -> None:
+    def shown(_: str) -> list[str]:
+        return lines
+
     linux_processes._own_control_group.cache_clear()  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(linux_processes, "_lines", lambda _: lines)
+    monkeypatch.setattr(linux_processes, "_lines", shown)
     assert path_of("name") is None
     linux_processes._own_control_group.cache_clear()  # pyright: ignore[reportPrivateUsage]
 

@@ -200,13 +200,19 @@ def test_a_command_whose_work_directory_is_removed_meanwhile_is_refused(
 def test_processes_that_cannot_be_ended_are_logged_and_the_run_is_reported(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(*_: object) -> int:
+    end = RunProcesses.end
+
+    def fail(*given: Any) -> int:
+        end(*given)
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/proc")
 
-    monkeypatch.setattr(RunProcesses, "end_at_once", lambda _: False)
+    def not_at_once(_: RunProcesses) -> bool:
+        return False
+
+    monkeypatch.setattr(RunProcesses, "end_at_once", not_at_once)
     monkeypatch.setattr(RunProcesses, "end", fail)
     task_id = world.create()
-    work(world, lambda task: task.run_command(["true"]), termination_grace=0.1)
+    work(world, lambda task: task.run_command(["true"]))
     monkeypatch.undo()
     assert reasons(world, task_id) == ["completed"]
     cause = "[Errno 24] Too many open files: '/proc'"
