@@ -249,6 +249,55 @@ class TestMessages:
         task_id = create()
         until(lambda: storage.runs() == [(task_id, 0)])
 
+    def test_that_the_storage_refuses_delay_no_others_and_are_put_by_the_next_check(
+        self,
+        azurite: Azurite,
+        task_queue_id: str,
+        storage: StorageView,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        from azure.core.exceptions import HttpResponseError
+
+        from taskqueue_client.local import legacy_messages
+
+        monkeypatch.setattr(legacy_messages, "CHECK_EVERY", 0.05)
+        put, refused = legacy_messages.AzureQueues.put, list[str]()
+
+        async def refuse_first(azure: Any, name: str, text: str, **timing: int) -> Any:
+            if not refused:
+                refused.append(text)
+                error = HttpResponseError("one of the request inputs is out of range")
+                error.status_code = 400
+                raise error
+            return await put(azure, name, text, **timing)
+
+        monkeypatch.setattr(legacy_messages.AzureQueues, "put", refuse_first)
+        with LocalQueue(legacy_azure=azurite.connection_string) as local:
+            world = World(local)
+            world.queue.send(poll_task_urls(task_queue_id))
+            first, second = (world.create(taskQueueId=task_queue_id) for _ in range(2))
+            until(lambda: sorted(storage.runs("1")) == sorted([(first, 0), (second, 0)]))
+            world.close()
+        assert f"cannot bring the message of task {first} up to date" in caplog.messages
+
+    def test_about_a_task_that_is_not_scheduled_yet_are_not_put(
+        self,
+        world: World,
+        storage: StorageView,
+        create: Callable[..., str],
+        task_queue_id: str,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        world.queue.send(poll_task_urls(task_queue_id))
+        first = create()
+        waiting = create(dependencies=[first])
+        world.queue.change_task_priority(waiting, "high")
+        last = create()
+        until(lambda: sorted(storage.runs("1")) == sorted([(first, 0), (last, 0)]))
+        assert storage.count("5") == 0
+        assert "legacy polling failed" not in caplog.text
+
     def test_move_with_the_priority(
         self, world: World, storage: StorageView, create: Callable[..., str], task_queue_id: str
     ) -> None:
@@ -491,6 +540,30 @@ class TestClaimsOfTheDraft:
         with pytest.raises(RequestConflict):
             polling.claim(message)
         until(lambda: storage.count("all") == 0)
+
+    def test_refuse_a_message_whose_run_has_been_claimed_although_it_cannot_be_deleted(
+        self,
+        world: World,
+        polling: Polling,
+        create: Callable[..., str],
+        task_queue_id: str,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        from azure.core.exceptions import ServiceRequestError
+
+        from taskqueue_client.local import legacy_messages
+
+        async def fail(*_: object) -> None:
+            raise ServiceRequestError("cut")
+
+        task_id = create(retries=0)
+        message = polling.message()
+        world.queue.claim_work(task_queue_id, worker_group="g", worker_id="modern")
+        monkeypatch.setattr(legacy_messages.AzureQueues, "delete", fail)
+        with pytest.raises(RequestConflict):
+            polling.claim(message)
+        assert f"cannot delete a message about task {task_id}: cut" in caplog.messages
 
 
 class TestExpiredClaims:
