@@ -25,7 +25,7 @@ from taskqueue_client.events import (
     State,
     _broker_session,
 )
-from taskqueue_client.events._broker_session import BrokerSession
+from taskqueue_client.events._broker_session import BrokerSession, broker_errors
 from tests.events.conftest import States, WatchedClock, until_buffered
 from tests.events.messages_published import Publisher, task_ids, task_of
 from tests.events.proxy import Proxy
@@ -178,6 +178,43 @@ async def test_a_listener_reconnects_when_the_broker_stops_responding(
         sent = task_ids(1)
         await publisher.complete(sent, pool)
         assert task_of(await anext(listener)) == sent[0]
+
+
+async def test_a_broker_that_does_not_bind_the_queue_again_has_lost_the_connection(
+    settings: PulseSettings,
+    pool: str,
+    publisher: Publisher,
+    states: States,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, binding = WatchedClock(), events.task_completed(task_queue_id=pool)
+    bind_again, has_begun = BrokerSession.bind_again, asyncio.Event()
+
+    async def hang_once(_: BrokerSession) -> None:
+        monkeypatch.setattr(BrokerSession, "bind_again", bind_again)
+        has_begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(BrokerSession, "bind_again", hang_once)
+    async with AsyncListener(
+        settings, [binding], on_state=states, clock=clock, check_interval=45, wait_initial=1
+    ) as listener:
+        await clock.move_a_sleeper(45)
+        await has_begun.wait()
+        await clock.move_a_sleeper(30)
+        await states.until(lambda names: State.DISCONNECTED in names)
+        assert str(states.changes[-1].reason) == "the broker did not bind within 30 s"
+        await clock.move_a_sleeper()
+        await states.until(lambda names: names.count(State.LISTENING) == 2)
+        sent = task_ids(1)
+        await publisher.complete(sent, pool)
+        assert task_of(await anext(listener)) == sent[0]
+
+
+async def test_a_call_that_aiormq_cancels_has_lost_the_connection() -> None:
+    """It cancels the calls that wait when a connection ends."""
+    with pytest.raises(BrokerLost, match=r"^the connection ended$"), broker_errors(None):
+        raise asyncio.CancelledError
 
 
 async def test_a_connection_without_heartbeats_ends_with_a_reason_that_says_so(
