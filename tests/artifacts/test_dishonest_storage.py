@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import hashlib
 import threading
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 
 from taskqueue_client import AsyncQueue, Credentials, Queue, RetryPolicy, slugid
+from taskqueue_client._transport.sync_connections import Cancellation, StorageAttempt, TooSlow
 from taskqueue_client.artifacts import (
     DownloadTooLarge,
     HashMismatch,
@@ -550,6 +552,16 @@ def test_a_slow_reader_of_a_stream_is_not_a_slow_storage(server: RawServer) -> N
         size = len(next(blocks))
         threading.Event().wait(0.2)
         assert size + sum(map(len, blocks)) == 3_000_000
+
+
+def test_a_fast_beginning_does_not_count_for_a_transfer_that_gets_too_slow() -> None:
+    policy = RetryPolicy(min_rate=100.0, min_rate_window=10.0)
+    attempt = StorageAttempt("http://127.0.0.1/x", policy, Cancellation())
+    attempt.end_of_head()
+    ten_seconds_ago = time.monotonic() - 10
+    attempt.received(1_000_000, ten_seconds_ago)
+    with pytest.raises(TooSlow, match="fewer than 100 bytes per second for 10 s"):
+        attempt.received(10, ten_seconds_ago)
 
 
 def test_the_minimum_rate_can_be_switched_off(local: LocalQueue) -> None:

@@ -559,6 +559,15 @@ def test_the_reason_why_there_is_no_response_is_told(
     assert "hidden" not in found.text + caplog.text
 
 
+def test_a_url_to_which_no_call_can_be_sent_is_told_without_its_query(
+    proxy: TaskProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = requests.get(f"{proxy.url}/tc.example.com:99999/x?bewit=hidden", timeout=60)
+    cause = "the URL or a header of the request is not valid: https://tc.example.com:99999/x"
+    assert (found.status_code, found.text) == (500, f"Failed during proxy request: {cause}\n")
+    assert "hidden" not in caplog.text
+
+
 def test_an_http_proxy_that_wants_a_user_and_password_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with Upstream(lambda handler: respond(handler, 407)) as http_proxy:
         monkeypatch.setenv("https_proxy", http_proxy.url)
