@@ -12,6 +12,7 @@ import queue
 import random
 import re
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -44,6 +45,7 @@ from taskqueue_client.worker.features.proxy import TaskProxy
 from taskqueue_client.worker.outcomes import InternalError
 from taskqueue_client.worker.run.lifecycle import TaskEnd
 from taskqueue_client.worker.run.task_run import TaskRun
+from tests.certificates import make_authority
 from tests.servers import get_when_descriptors_are_free_again
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.worker_world import Working, work, worker_for
@@ -249,6 +251,28 @@ def test_a_host_name_leads_to_that_host_over_tls(proxy: TaskProxy, caplog: pytes
     assert response.text.startswith("Failed during proxy request:")
     assert hellos == [b"\x16"] * proxy_module.ATTEMPTS  # a TLS handshake, retried
     assert "q=" not in caplog.text
+
+
+def test_no_connection_to_another_host_stays_open_after_a_call(
+    tmp_path: Path, proxy: TaskProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = make_authority(tmp_path, "127.0.0.1")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(authority.certificate))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.server)
+    clients: list[object] = []
+
+    def note(handler: BaseHTTPRequestHandler) -> None:
+        clients.append(handler.client_address)
+        respond(handler, 200)
+
+    with Upstream(note) as other, requests.Session() as session:
+        other.server.socket = context.wrap_socket(other.server.socket, server_side=True)
+        session.trust_env = False
+        for _ in range(2):
+            url = f"{proxy.url}/127.0.0.1:{other.server.server_address[1]}/x"
+            assert session.get(url, timeout=30).status_code == 200
+    assert len(set(clients)) == 2
 
 
 def test_a_query_may_follow_a_host_name(proxy: TaskProxy) -> None:
@@ -747,6 +771,25 @@ def test_credentials_can_be_replaced_and_stay_restricted() -> None:
     assert headers["X-Taskcluster-Proxy-Perm-ClientId"] == "other"
     assert json.loads(headers["X-Taskcluster-Authorized-Scopes"]) == ["a:b"]
     assert 'id="other"' in upstream.requests[0][2]["Authorization"]
+
+
+def test_deeply_nested_credentials_are_refused_without_an_error_in_the_worker_s_log(
+    proxy: TaskProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = '{"x":' + "[" * 100_000
+    assert requests.put(f"{proxy.url}/credentials", data=body, timeout=30).status_code == 400
+    assert caplog.text == ""
+
+
+def test_responses_pass_with_a_certificate_whose_scopes_have_a_control_character(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    new = {"clientId": "me", "accessToken": "token", "certificate": '{"scopes":["a\\u007f"]}'}
+    with Upstream(lambda handler: respond(handler, 200)) as upstream, scripted(upstream) as proxy:
+        assert requests.put(f"{proxy.url}/credentials", json=new, timeout=30).status_code == 200
+        headers = requests.get(f"{proxy.url}/api/queue/v1/ping", timeout=30).headers
+    assert headers["X-Taskcluster-Proxy-Temp-Scopes"] == r'["a\u007f"]'
+    assert caplog.text == ""
 
 
 def test_credentials_are_swapped_in_the_middle_of_an_upload() -> None:

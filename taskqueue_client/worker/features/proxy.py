@@ -235,7 +235,7 @@ class TaskProxy:
             if given.certificate == "":
                 given = msgspec.structs.replace(given, certificate=None)
             self.use_credentials(checked(given))
-        except (msgspec.MsgspecError, InvalidArgument):
+        except (msgspec.MsgspecError, InvalidArgument, RecursionError):
             return _text(400, "Invalid body: expected a JSON object with clientId, accessToken, certificate")
         return web.Response()
 
@@ -288,9 +288,12 @@ class TaskProxy:
     ) -> aiohttp.ClientResponse:
         """Send a request once, with a new signature, without following redirects.
 
-        `anew` uses a new connection. `now` is the service's time, if `server_time` is wrong.
+        `anew` uses a new connection. So does a call to another host than the root URL's: a task could call
+        many hosts, and use up the worker's file descriptors with idle connections to them. `now` is the
+        service's time, if `server_time` is wrong.
         """
-        session = self._session_of_retries if anew else self._session
+        is_kept = not anew and target.startswith(f"{self._root_url}/")
+        session = self._session if is_kept else self._session_of_retries
         headers = _forwarded_headers(request.headers)
         if body:
             headers.setdefault("Content-Type", "application/json")  # as taskcluster-proxy does
@@ -375,7 +378,8 @@ def _text(status: int, text: str) -> web.Response:
 
 
 def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+    """Return JSON for a header, in which aiohttp refuses the one control character that JSON allows."""
+    return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
 
 
 def _check(received: aiohttp.ClientResponse) -> None:
