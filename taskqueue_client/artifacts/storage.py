@@ -51,6 +51,10 @@ MOST_THREADS = 32
 
 _POOL_SIZE = 32  # idle connections per origin in the connection pool
 
+MOST_ORIGINS = 16
+"""Origins with idle connections. Tasks choose the URLs of references: without a limit, references to many
+hosts would use up the file descriptors of a worker."""
+
 _READ = 256 * 1024  # the largest number of bytes received at a time
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -336,6 +340,9 @@ class Storage:
     def _pool(self, method: str, url: str) -> HTTPConnectionPool:
         parts = _parts_of(method, url)
         origin = f"{parts.scheme}://{parts.netloc}"
+        if origin not in self._pools:
+            for oldest in list(self._pools)[: 1 - MOST_ORIGINS]:
+                self._pools.pop(oldest, None)  # urllib3 closes its idle connections when no transfer uses it
         return self._pools.get(origin) or self._pools.setdefault(origin, self._new_pool(url, origin))
 
     def _new_pool(self, url: str, origin: str) -> HTTPConnectionPool:

@@ -12,6 +12,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from taskqueue_client._transport.network import NetworkSettings
 from taskqueue_client._transport.sync_connections import Cancellation, TransferCanceled
 from taskqueue_client.artifacts import RedirectRefused, StorageFailed, StorageRefused
 from taskqueue_client.artifacts.sources import open_source
-from taskqueue_client.artifacts.storage import Put, Storage, no_progress
+from taskqueue_client.artifacts.storage import MOST_ORIGINS, Put, Storage, no_progress
 from taskqueue_client.errors import InputTooLarge
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.testing import TaskFactory
@@ -301,6 +302,15 @@ def test_a_transfer_that_was_cancelled_before_it_began_sends_nothing(
     with pytest.raises(TransferCanceled):
         storage.put(Put(server.url, {}, source, (), no_progress, POLICY), cancellation)
     assert server.requests == []
+
+
+def test_a_client_keeps_idle_connections_to_the_last_origins_only(storage: Storage) -> None:
+    with ExitStack() as stack:
+        servers = [stack.enter_context(RawServer()) for _ in range(MOST_ORIGINS + 1)]
+        for server in [*servers, servers[-1], servers[0]]:
+            put(storage, server.url)
+        connections = [len({request.peer for request in server.requests}) for server in servers]
+    assert connections == [2, *[1] * MOST_ORIGINS]
 
 
 def test_a_client_that_nobody_closed_ends_in_silence(server: RawServer) -> None:
