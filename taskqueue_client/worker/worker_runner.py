@@ -338,8 +338,8 @@ class JsonFormatter(logging.Formatter):
         self._worker_id = worker_id
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
-        return json.dumps(self.document(record), ensure_ascii=False)
+        """Return the line, in ASCII: without what controls a terminal, and valid in each encoding."""
+        return json.dumps(self.document(record)).replace("\x7f", "\\u007f")
 
     def document(self, record: logging.LogRecord) -> dict[str, object]:
         """Return the object of the line."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -14,6 +15,7 @@ from io import StringIO
 import pytest
 
 from taskqueue_client.worker.worker_log import StandardErrorLog, log_handler
+from taskqueue_client.worker.worker_runner import JsonFormatter
 
 MISSING = "missing in this log, because nobody read standard error, or it failed: %s\n"
 
@@ -79,6 +81,15 @@ def test_a_record_of_many_megabytes_is_written_at_once() -> None:
 def test_lines_are_written_in_the_encoding_of_standard_error(pipe: Pipe) -> None:
     pipe.log("grüße \udcff")
     assert pipe.read() == "gr\\xfc\\xdfe \\udcff\n"
+
+
+def test_a_line_of_json_is_valid_in_each_encoding_and_does_not_control_a_terminal() -> None:
+    text = "grüße \U0001f600 \x1b[2J\x7f\x9b2J\u202eb\udcff"
+    record = logging.makeLogRecord({"msg": text, "levelname": "INFO"})
+    shown = JsonFormatter().format(record)
+    assert shown.isascii()
+    assert shown.isprintable()
+    assert json.loads(shown)["message"] == text
 
 
 def test_a_long_line_is_written_as_a_whole(pipe: Pipe) -> None:
