@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -28,6 +29,9 @@ _OPENING_TIMEOUT = 0.05
 files are in memory, or so many seconds have passed: a switch between threads costs as much as 4 kB sent."""
 
 _MANY = 200  # for so many uploads, importing aiohttp and an event loop take less time than threads
+
+_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
+"""Flags to open a folder on the way to a file: with O_PATH, also one that may not be listed."""
 
 CONCURRENCY = 16
 """The default number of simultaneous uploads."""
@@ -72,8 +76,8 @@ class UploadReport:
         return not self.failed
 
 
-Listed = tuple[str, Content | InvalidArgument]
-"""A name with its content, or with the reason why the content is not uploaded."""
+Listed = tuple[str, Content | InvalidArgument | partial[Source]]
+"""A name with its content, with a function that opens it, or with the reason why it is not uploaded."""
 
 
 def listed(contents: Contents) -> list[Listed]:
@@ -86,15 +90,16 @@ def listed(contents: Contents) -> list[Listed]:
     if not contents or not folder.is_dir():
         raise InvalidArgument("artifacts", str(contents), allowed)
     links: list[Path] = []
-    found = [(path, _inside(path, folder)) for path in files_in(folder, on_link=links.append)]
+    top, depth = os.path.realpath(folder), len(folder.parts)
+    found = [(path, _inside(path, top, depth)) for path in files_in(folder, on_link=links.append)]
     found += [
-        (link, target) for link in links if isinstance(target := _inside(link, folder), InvalidArgument)
+        (link, target) for link in links if isinstance(target := _inside(link, top, depth), InvalidArgument)
     ]
-    depth = len(folder.parts)  # `relative_to` takes five times as long as joining parts
+    # `relative_to` takes five times as long as joining parts
     return [_checked("/".join(path.parts[depth:]), content) for path, content in sorted(found)]
 
 
-def _checked(name: str, content: Content | InvalidArgument) -> Listed:
+def _checked(name: str, content: Content | InvalidArgument | partial[Source]) -> Listed:
     try:
         arguments.new_name(name)
     except InvalidArgument as error:
@@ -140,13 +145,79 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _inside(path: Path, folder: Path) -> Path | InvalidArgument:
-    """Return the path, or an error for a link out of the folder: the task may not have access there."""
-    real = os.path.realpath  # `Path.resolve` raises a RuntimeError for a link that leads to itself
-    if path.is_symlink() and not Path(real(path)).is_relative_to(real(folder)):
-        finding = f"{path} is a symbolic link that leads out of the folder"
-        return InvalidArgument("source", str(path), "a file in the folder", finding)
-    return path
+def _inside(path: Path, top: str, depth: int) -> partial[Source] | InvalidArgument:
+    """Return how to open a file, or an error for a link out of the folder: a task may have no access there.
+
+    `top` is the real path of the folder, whose own path has `depth` parts.
+    """
+    if not path.is_symlink():
+        return partial(_open_inside, path, "/".join((top, *path.parts[depth:])))
+    real = os.path.realpath(path)  # `Path.resolve` raises a RuntimeError for a link that leads to itself
+    if Path(real).is_relative_to(top):
+        return partial(_open_inside, path, real)
+    finding = f"{path} is a symbolic link that leads out of the folder"
+    return InvalidArgument("source", str(path), "a file in the folder", finding)
+
+
+def _open_inside(path: Path, real: str) -> Source:
+    """Open a file by its real path, which has no links unless somebody has replaced a part of it."""
+    if os.open not in os.supports_dir_fd:  # Windows
+        return open_source(path)
+    return open_source(path, lambda _, flags: open_real(real, flags))
+
+
+def open_real(path: str, flags: int) -> int:
+    """Open a file by a path without symbolic links.
+
+    A symbolic link that has taken the place of the file, or of a directory on the way to it, is not followed:
+    a process that still runs may put one there to have a file published that the process cannot read.
+
+    Raises:
+        OSError: It cannot be opened, or there is such a link.
+    """
+    try:
+        folder = open_folder(Path(path).parent)
+        try:
+            return os.open(Path(path).name, flags | os.O_NOFOLLOW, dir_fd=folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        error.filename = path
+        raise
+
+
+def open_folder(path: Path, *, make: bool = False) -> int:
+    """Open a directory by a path without symbolic links, following none, as `open_real` does.
+
+    Args:
+        path: The path.
+        make: Make the directories that are missing.
+
+    Raises:
+        OSError: It cannot be opened or made, or there is a symbolic link on the way.
+    """
+    top, *names = path.parts
+    folder = os.open(top, _FOLDER)
+    try:
+        for each in names:
+            outer, folder = folder, _folder_in(folder, each, make=make)
+            os.close(outer)
+    except OSError as error:
+        os.close(folder)
+        error.filename = str(path)
+        raise
+    return folder
+
+
+def _folder_in(folder: int, name: str, *, make: bool) -> int:
+    try:
+        return os.open(name, _FOLDER, dir_fd=folder)
+    except FileNotFoundError:
+        if not make:
+            raise
+    with suppress(FileExistsError):  # another download has made it
+        os.mkdir(name, dir_fd=folder)
+    return os.open(name, _FOLDER, dir_fd=folder)
 
 
 _Opened = Content | Source | Exception
@@ -196,12 +267,12 @@ class _Opener:
             self._opened.clear()
 
 
-def _opened(content: Content | InvalidArgument) -> _Opened:
+def _opened(content: Content | InvalidArgument | partial[Source]) -> _Opened:
     """Open the file at a path. Other contents are returned as they are, and opened by the upload."""
-    if not isinstance(content, (str, os.PathLike)):
+    if not isinstance(content, (str, os.PathLike, partial)):
         return content
     try:
-        return open_source(content)
+        return content() if isinstance(content, partial) else open_source(content)
     except Exception as error:  # noqa: BLE001 - reported as an outcome
         return error
 

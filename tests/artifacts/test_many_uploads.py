@@ -79,6 +79,25 @@ def test_a_folder_that_becomes_a_link_before_it_is_read_is_not_entered(
     assert not any(each.is_relative_to(links[0]) for each in found)
 
 
+def test_a_folder_that_becomes_a_link_before_its_files_are_opened_is_not_followed(
+    client: EitherClient, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "x.bin").write_bytes(b"secret")
+    list_files = many_uploads.listed
+
+    def swapping(contents: Any) -> Any:
+        found = list_files(contents)
+        (folder / "public").rename(tmp_path / "before")
+        (folder / "public").symlink_to(tmp_path / "secret")
+        return found
+
+    monkeypatch.setattr(many_uploads, "listed", swapping)
+    report = client.upload_many(folder)
+    assert [outcome.name for outcome in report.failed] == ["public/logs/live.log", "public/x.bin"]
+    assert {type(outcome.error) for outcome in report.failed} == {NotADirectoryError}
+
+
 def test_a_file_in_a_thousand_folders_is_found_and_refused_for_its_name(
     client: EitherClient, folder: Path, deep: str
 ) -> None:

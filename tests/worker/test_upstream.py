@@ -23,11 +23,11 @@ from taskqueue_client._protocol.conversation import Conversation, Work
 from taskqueue_client.artifacts import DownloadResult
 from taskqueue_client.artifacts.download_methods import download_to
 from taskqueue_client.artifacts.downloading import Destination
+from taskqueue_client.artifacts.many_uploads import open_folder
 from taskqueue_client.clock import SystemClock
 from taskqueue_client.errors import ErrorArtifact, InvalidArgument, ResourceNotFound
 from taskqueue_client.local.faults import Respond
 from taskqueue_client.models import StorageType
-from taskqueue_client.worker.commands.work_directory import open_folder
 from taskqueue_client.worker.features import upstream
 from taskqueue_client.worker.features.upstream import UpstreamArtifact, upstream_of_payload
 from taskqueue_client.worker.outcomes import MalformedPayload

@@ -32,9 +32,6 @@ from ending. The directories of runs have been removed before, or given up."""
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
-_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW
-"""Flags to open a directory on the way to a file: with O_PATH, also one that may not be listed."""
-
 _WRONG_PATH = {
     errno.EEXIST,
     errno.ENOENT,
@@ -384,58 +381,3 @@ def path_inside(
         allowed += ", unless the handler sets allow_outside=True"
         raise InvalidArgument(argument, os.fspath(path), allowed)
     return real
-
-
-def open_real(path: str, flags: int) -> int:
-    """Open a file by the path that `path_inside` has returned.
-
-    A symbolic link that has taken the place of the file, or of a directory on the way to it, is not followed:
-    a process of another user, which the worker could not end, may put one there to have the worker publish a
-    file that the process cannot read.
-
-    Raises:
-        OSError: It cannot be opened, or there is such a link.
-    """
-    try:
-        folder = open_folder(Path(path).parent)
-        try:
-            return os.open(Path(path).name, flags | os.O_NOFOLLOW, dir_fd=folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        error.filename = path
-        raise
-
-
-def open_folder(path: Path, *, make: bool = False) -> int:
-    """Open a directory by a path that `path_inside` has returned, following no link, as `open_real` does.
-
-    Args:
-        path: The path.
-        make: Make the directories that are missing.
-
-    Raises:
-        OSError: It cannot be opened or made, or there is a symbolic link on the way.
-    """
-    top, *names = path.parts
-    folder = os.open(top, _FOLDER)
-    try:
-        for each in names:
-            outer, folder = folder, _folder_in(folder, each, make=make)
-            os.close(outer)
-    except OSError as error:
-        os.close(folder)
-        error.filename = str(path)
-        raise
-    return folder
-
-
-def _folder_in(folder: int, name: str, *, make: bool) -> int:
-    try:
-        return os.open(name, _FOLDER, dir_fd=folder)
-    except FileNotFoundError:
-        if not make:
-            raise
-    with suppress(FileExistsError):  # another download has made it
-        os.mkdir(name, dir_fd=folder)
-    return os.open(name, _FOLDER, dir_fd=folder)

@@ -32,6 +32,7 @@ from taskqueue_client.artifacts.artifact_errors import (
 from taskqueue_client.artifacts.chain_verification import ChainOfTrust, PublicKeys, verify_chain_of_trust
 from taskqueue_client.artifacts.download_methods import checked_path, download_to
 from taskqueue_client.artifacts.downloading import FILE, Destination, DownloadResult
+from taskqueue_client.artifacts.many_uploads import open_folder
 from taskqueue_client.artifacts.transfers import TransferClient
 from taskqueue_client.errors import (
     ErrorArtifact,
@@ -42,7 +43,7 @@ from taskqueue_client.errors import (
 )
 from taskqueue_client.models import StorageType
 from taskqueue_client.models._base import prepare
-from taskqueue_client.worker.commands.work_directory import open_folder, path_inside
+from taskqueue_client.worker.commands.work_directory import path_inside
 from taskqueue_client.worker.outcomes import MalformedPayload, ResourceUnavailable
 from taskqueue_client.worker.tracing import Tracing
 

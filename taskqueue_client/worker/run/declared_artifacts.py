@@ -26,7 +26,7 @@ from taskqueue_client.artifacts.artifact_errors import (
 )
 from taskqueue_client.artifacts.chain_verification import CERTIFIED_LOG_NAME, CHAIN_NAME, SIGNATURE_NAME
 from taskqueue_client.artifacts.content import LOG_LINK, LOG_NAME
-from taskqueue_client.artifacts.many_uploads import files_in
+from taskqueue_client.artifacts.many_uploads import files_in, open_real
 from taskqueue_client.artifacts.sources import (
     SOURCES,
     Content,
@@ -42,7 +42,7 @@ from taskqueue_client.definitions import ErrorReason, StorageName
 from taskqueue_client.errors import InvalidArgument, RequestConflict
 from taskqueue_client.worker.claims.claimed_run import ClaimedRun
 from taskqueue_client.worker.commands.task_log import TaskLog
-from taskqueue_client.worker.commands.work_directory import open_real, path_inside
+from taskqueue_client.worker.commands.work_directory import path_inside
 from taskqueue_client.worker.config import check_names
 from taskqueue_client.worker.outcomes import (
     InternalError,
