@@ -416,6 +416,8 @@ class StoragePolling:
             )
         except (TransportFailed, ResponseRefused) as failure:
             raise failure.of_call(attempted) from failure.__cause__
+        except ValueError:  # shows the URL, and is not a CallFailed, after which the worker would retry
+            raise TransportFailed("the signed URL is not valid", is_unsent=True).of_call(attempted) from None
         if response.status in accepts or response.status // 100 == 2:  # noqa: PLR2004 - 2xx
             return response, attempted
         if response.status in _REFUSED:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import traceback
 from contextlib import suppress
 
 import pytest
@@ -17,6 +18,8 @@ from taskqueue_client._protocol.queue_messages import (
     decode_run,
     parse_messages,
 )
+from taskqueue_client.errors import ConnectionFailed
+from taskqueue_client.legacy import PollQueue, StoragePolling
 
 MESSAGE = (
     "<QueueMessage><MessageId>id-1</MessageId><InsertionTime>Fri, 09 Oct 2015 21:04:30 GMT</InsertionTime>"
@@ -132,3 +135,20 @@ class TestTextsOfMessages:
         for each in (given_text, text(given_text), base64.b64encode(given_text.encode()).decode()):
             with suppress(ValueError):
                 decode_run(each)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "/q?sig=secret",
+        "http://[::1/q?sig=secret",
+        "http://a:99999/q?sig=secret",
+        f"http://{'a' * 300}/?sig=secret",
+    ],
+)
+async def test_a_signed_url_that_is_not_valid_is_a_failed_call_without_its_signature(url: str) -> None:
+    polling = StoragePolling()
+    with pytest.raises(ConnectionFailed, match="the signed URL is not valid") as raised:
+        await polling.poll(PollQueue(signed_poll_url=url, signed_delete_url=url), 1)
+    await polling.close()
+    assert "secret" not in "".join(traceback.format_exception(raised.value))
