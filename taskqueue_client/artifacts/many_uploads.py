@@ -167,7 +167,7 @@ def _open_inside(path: Path, real: str) -> Source:
 
 
 def open_real(path: str, flags: int) -> int:
-    """Open a file by a path without symbolic links.
+    """Open a file by an absolute path without symbolic links.
 
     A symbolic link that has taken the place of the file, or of a directory on the way to it, is not followed:
     a process that still runs may put one there to have a file published that the process cannot read.
@@ -175,10 +175,11 @@ def open_real(path: str, flags: int) -> int:
     Raises:
         OSError: It cannot be opened, or there is such a link.
     """
+    place, name = os.path.split(path)  # pathlib would take as long as the system calls
     try:
-        folder = open_folder(Path(path).parent)
+        folder = open_folder(place)
         try:
-            return os.open(Path(path).name, flags | os.O_NOFOLLOW, dir_fd=folder)
+            return os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
         finally:
             os.close(folder)
     except OSError as error:
@@ -186,20 +187,19 @@ def open_real(path: str, flags: int) -> int:
         raise
 
 
-def open_folder(path: Path, *, make: bool = False) -> int:
+def open_folder(path: str | Path, *, make: bool = False) -> int:
     """Open a directory by a path without symbolic links, following none, as `open_real` does.
 
     Args:
-        path: The path.
+        path: The absolute path.
         make: Make the directories that are missing.
 
     Raises:
         OSError: It cannot be opened or made, or there is a symbolic link on the way.
     """
-    top, *names = path.parts
-    folder = os.open(top, _FOLDER)
+    folder = os.open("/", _FOLDER)
     try:
-        for each in names:
+        for each in filter(None, str(path).split("/")):
             outer, folder = folder, _folder_in(folder, each, make=make)
             os.close(outer)
     except OSError as error:
