@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -19,7 +18,7 @@ from taskqueue_client.errors import InvalidArgument
 
 from .sources import Content, Source, open_source
 from .storage import no_progress
-from .transfers import Transfer, TransferClient, client_for_event_loop, reporter
+from .transfers import Transfer, TransferClient, client_for_event_loop, open_real, reporter
 from .uploading import RunArtifact, UploadOptions, UploadResult, uploading, warn_of_name
 
 _MOST_OPEN = 64
@@ -29,9 +28,6 @@ _OPENING_TIMEOUT = 0.05
 files are in memory, or so many seconds have passed: a switch between threads costs as much as 4 kB sent."""
 
 _MANY = 200  # for so many uploads, importing aiohttp and an event loop take less time than threads
-
-_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
-"""Flags to open a folder on the way to a file: with O_PATH, also one that may not be listed."""
 
 CONCURRENCY = 16
 """The default number of simultaneous uploads."""
@@ -91,9 +87,9 @@ def listed(contents: Contents) -> list[Listed]:
         raise InvalidArgument("artifacts", str(contents), allowed)
     links: list[Path] = []
     top, depth = os.path.realpath(folder), len(folder.parts)
-    found = [(path, _inside(path, top, depth)) for path in files_in(folder, on_link=links.append)]
+    found = [(path, _opening(path, top, depth)) for path in files_in(folder, on_link=links.append)]
     found += [
-        (link, target) for link in links if isinstance(target := _inside(link, top, depth), InvalidArgument)
+        (link, target) for link in links if isinstance(target := _opening(link, top, depth), InvalidArgument)
     ]
     # `relative_to` takes five times as long as joining parts
     return [_checked("/".join(path.parts[depth:]), content) for path, content in sorted(found)]
@@ -145,7 +141,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _inside(path: Path, top: str, depth: int) -> partial[Source] | InvalidArgument:
+def _opening(path: Path, top: str, depth: int) -> partial[Source] | InvalidArgument:
     """Return how to open a file, or an error for a link out of the folder: a task may have no access there.
 
     `top` is the real path of the folder, whose own path has `depth` parts.
@@ -164,60 +160,6 @@ def _open_inside(path: Path, real: str) -> Source:
     if os.open not in os.supports_dir_fd:  # Windows
         return open_source(path)
     return open_source(path, lambda _, flags: open_real(real, flags))
-
-
-def open_real(path: str, flags: int) -> int:
-    """Open a file by an absolute path without symbolic links.
-
-    A symbolic link that has taken the place of the file, or of a directory on the way to it, is not followed:
-    a process that still runs may put one there to have a file published that the process cannot read.
-
-    Raises:
-        OSError: It cannot be opened, or there is such a link.
-    """
-    place, name = os.path.split(path)  # pathlib would take as long as the system calls
-    try:
-        folder = open_folder(place)
-        try:
-            return os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        error.filename = path
-        raise
-
-
-def open_folder(path: str | Path, *, make: bool = False) -> int:
-    """Open a directory by a path without symbolic links, following none, as `open_real` does.
-
-    Args:
-        path: The absolute path.
-        make: Make the directories that are missing.
-
-    Raises:
-        OSError: It cannot be opened or made, or there is a symbolic link on the way.
-    """
-    folder = os.open("/", _FOLDER)
-    try:
-        for each in filter(None, str(path).split("/")):
-            outer, folder = folder, _folder_in(folder, each, make=make)
-            os.close(outer)
-    except OSError as error:
-        os.close(folder)
-        error.filename = str(path)
-        raise
-    return folder
-
-
-def _folder_in(folder: int, name: str, *, make: bool) -> int:
-    try:
-        return os.open(name, _FOLDER, dir_fd=folder)
-    except FileNotFoundError:
-        if not make:
-            raise
-    with suppress(FileExistsError):  # another download has made it
-        os.mkdir(name, dir_fd=folder)
-    return os.open(name, _FOLDER, dir_fd=folder)
 
 
 _Opened = Content | Source | Exception

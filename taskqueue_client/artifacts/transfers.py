@@ -1,13 +1,15 @@
-"""Base of uploads and downloads: the client's settings, retries, and cleaning up."""
+"""Base of uploads and downloads: the client's settings, retries, cleaning up, paths without links."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from taskqueue_client._arguments import check_callback
@@ -26,6 +28,9 @@ R = TypeVar("R")
 
 RENEWED_BEFORE = 300.0
 """A URL is not used in so many seconds before it expires, because clocks may differ by so much."""
+
+_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
+"""Flags to open a folder on the way to a file: with O_PATH, also one that may not be listed."""
 
 SKIP_CDN = {"x-taskcluster-skip-cdn": "1"}
 """The headers that request a URL of storage instead of a URL of a CDN, which may have an old copy."""
@@ -221,3 +226,57 @@ def _not_stored(response: PutResponse) -> str:
     if etag is None:
         return "the response is not that of a storage service: it has no ETag, and the content is not stored"
     return f"the stored content differs from the content sent: the ETag is {etag}"
+
+
+def open_real(path: str, flags: int) -> int:
+    """Open a file by an absolute path without symbolic links.
+
+    A symbolic link that has taken the place of the file, or of a directory on the way to it, is not followed:
+    a process that still runs may put one there to have a file published that the process cannot read.
+
+    Raises:
+        OSError: It cannot be opened, or there is such a link.
+    """
+    place, name = os.path.split(path)  # pathlib would take as long as the system calls
+    try:
+        folder = open_folder(place)
+        try:
+            return os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        error.filename = path
+        raise
+
+
+def open_folder(path: str | Path, *, make: bool = False) -> int:
+    """Open a directory by a path without symbolic links, following none, as `open_real` does.
+
+    Args:
+        path: The absolute path.
+        make: Make the directories that are missing.
+
+    Raises:
+        OSError: It cannot be opened or made, or there is a symbolic link on the way.
+    """
+    folder = os.open("/", _FOLDER)
+    try:
+        for each in filter(None, str(path).split("/")):
+            outer, folder = folder, _folder_in(folder, each, make=make)
+            os.close(outer)
+    except OSError as error:
+        os.close(folder)
+        error.filename = str(path)
+        raise
+    return folder
+
+
+def _folder_in(folder: int, name: str, *, make: bool) -> int:
+    try:
+        return os.open(name, _FOLDER, dir_fd=folder)
+    except FileNotFoundError:
+        if not make:
+            raise
+    with suppress(FileExistsError):  # another download has made it
+        os.mkdir(name, dir_fd=folder)
+    return os.open(name, _FOLDER, dir_fd=folder)

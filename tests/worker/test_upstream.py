@@ -23,7 +23,7 @@ from taskqueue_client._protocol.conversation import Conversation, Work
 from taskqueue_client.artifacts import DownloadResult
 from taskqueue_client.artifacts.download_methods import download_to
 from taskqueue_client.artifacts.downloading import Destination
-from taskqueue_client.artifacts.many_uploads import open_folder
+from taskqueue_client.artifacts.transfers import open_folder
 from taskqueue_client.clock import SystemClock
 from taskqueue_client.errors import ErrorArtifact, InvalidArgument, ResourceNotFound
 from taskqueue_client.local.faults import Respond

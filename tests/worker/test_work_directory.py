@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from taskqueue_client.artifacts.many_uploads import open_real
+from taskqueue_client.artifacts.transfers import open_real
 from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.worker.commands.work_directory import WorkDirectories, remove_tree
 from tests.worker.queue_world import WAIT, World

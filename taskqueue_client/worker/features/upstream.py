@@ -32,8 +32,7 @@ from taskqueue_client.artifacts.artifact_errors import (
 from taskqueue_client.artifacts.chain_verification import ChainOfTrust, PublicKeys, verify_chain_of_trust
 from taskqueue_client.artifacts.download_methods import checked_path, download_to
 from taskqueue_client.artifacts.downloading import FILE, Destination, DownloadResult
-from taskqueue_client.artifacts.many_uploads import open_folder
-from taskqueue_client.artifacts.transfers import TransferClient
+from taskqueue_client.artifacts.transfers import TransferClient, open_folder
 from taskqueue_client.errors import (
     ErrorArtifact,
     InsufficientScopes,

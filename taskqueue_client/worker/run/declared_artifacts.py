@@ -26,7 +26,7 @@ from taskqueue_client.artifacts.artifact_errors import (
 )
 from taskqueue_client.artifacts.chain_verification import CERTIFIED_LOG_NAME, CHAIN_NAME, SIGNATURE_NAME
 from taskqueue_client.artifacts.content import LOG_LINK, LOG_NAME
-from taskqueue_client.artifacts.many_uploads import files_in, open_real
+from taskqueue_client.artifacts.many_uploads import files_in
 from taskqueue_client.artifacts.sources import (
     SOURCES,
     Content,
@@ -37,6 +37,7 @@ from taskqueue_client.artifacts.sources import (
     open_source,
     warn_if_at_end,
 )
+from taskqueue_client.artifacts.transfers import open_real
 from taskqueue_client.artifacts.uploading import UploadOptions, trouble_of_readers
 from taskqueue_client.definitions import ErrorReason, StorageName
 from taskqueue_client.errors import InvalidArgument, RequestConflict
