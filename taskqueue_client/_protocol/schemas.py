@@ -336,6 +336,7 @@ def _validator() -> Any:  # jsonschema's type stubs are incomplete
 
 
 def is_date_time_if_text(given: object) -> bool:
+    """Return whether a value is accepted by the format `date-time`, which applies to strings only."""
     return not isinstance(given, str) or is_date_time(given)
 
 

@@ -1,6 +1,7 @@
 """Subclasses of urllib3's connections, for API calls and for storage.
 
-`http.client` bounds each read, but not all reads together.
+`http.client` bounds each read, but not all reads together; it treats an interim response as the final one,
+and some truncated responses as complete.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -302,11 +303,10 @@ def _is_authorized(queue: Queue, credentials: Credentials, scope: str) -> bool:
     """Return whether the service accepts requests restricted to a scope; it refuses the others with 401."""
     restricted = msgspec.structs.replace(credentials, authorized_scopes=[scope])
     try:
-        queue.with_credentials(restricted).current_scopes()
+        with suppress(errors.InsufficientScopes):  # to look up scopes: the restriction itself was accepted
+            queue.with_credentials(restricted).current_scopes()
     except errors.AuthenticationFailed:
         return False
-    except errors.InsufficientScopes:  # to look up scopes: the restriction itself was accepted
-        pass
     return True
 
 

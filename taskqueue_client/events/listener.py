@@ -219,7 +219,7 @@ class _Consumer(ABC, Generic[HookResult]):
             delivery.session.reject(delivery.tag, requeue=False)
             return
         self._counts.returned += 1
-        if not leaving:  # closing returns it; if rejected now, it would be delivered here again
+        if not leaving:  # otherwise closing returns it: rejected now, it would be delivered here again
             self._supervisor.redeliver(delivery)
 
     async def _is_available(self, timeout: float | None) -> bool:  # noqa: ASYNC109 - measured on `clock`

@@ -203,6 +203,7 @@ class Faults:
         self._on_change()
 
     def _take(self, endpoint: str) -> AnyFault | None:
+        """Return the fault that applies to this request to `endpoint`, or None, and count it as used once."""
         with self._lock:
             for position, fault in enumerate(self._waiting):
                 if fnmatchcase(endpoint, fault.endpoint):

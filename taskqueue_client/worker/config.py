@@ -36,7 +36,8 @@ _HASH_DIGITS = 8
 def closest_to(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that a misspelled one stands for; None if the name is too different from each.
 
-    The variable `SERVICE_HOST` and the method `on_message` are: they have a similarity of 0.75 and 0.56.
+    Names that may well mean something else are less similar than the limit of 0.8: the variable
+    `SERVICE_HOST` has 0.75 (to a setting), the method `on_message` 0.56 (to a hook).
     """
     return next(iter(get_close_matches(name, known, n=1, cutoff=0.8)), None)
 

@@ -9,6 +9,7 @@ import pty
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -102,22 +103,26 @@ sys.exit(main())
 """
 
 
+def printed_on_a_terminal(command: Sequence[str], directory: Path) -> tuple[str, int]:
+    """Return what a command prints on a terminal, and its exit status."""
+    reader, terminal = pty.openpty()
+    with subprocess.Popen(
+        command, stdout=terminal, stderr=terminal, cwd=directory, env={**os.environ, "TERM": "xterm"}
+    ) as process:
+        os.close(terminal)
+        output = Terminal(reader).read_all()
+        status = process.wait(60)
+    os.close(reader)
+    return output, status
+
+
 @pytest.mark.parametrize("command", [["watch"], ["artifacts", "get"]])
 def test_the_cursor_comes_back_if_ctrl_c_comes_while_a_display_starts(
     command: list[str], running: tuple[str, Queue], tmp_path: Path
 ) -> None:
-    reader, terminal = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED, *command, running[0]],
-        stdout=terminal,
-        stderr=terminal,
-        cwd=tmp_path,
-        env={**os.environ, "TERM": "xterm"},
-    ) as process:
-        os.close(terminal)
-        output = Terminal(reader).read_all()
-        assert process.wait(60) == 130
-    os.close(reader)
+    interrupted = [sys.executable, "-c", INTERRUPTED, *command, running[0]]
+    output, status = printed_on_a_terminal(interrupted, tmp_path)
+    assert status == 130
     assert re.findall(r"\x1b\[\?25[hl]", output) == ["\x1b[?25l", "\x1b[?25h"]
 
 
@@ -126,18 +131,8 @@ def test_a_task_is_watched_on_a_terminal_until_it_is_resolved(
 ) -> None:
     task_id, run_client = running
     run_client.report_completed(task_id, 0)
-    reader, terminal = pty.openpty()
-    with subprocess.Popen(
-        [*COMMAND, "watch", task_id],
-        stdout=terminal,
-        stderr=terminal,
-        cwd=tmp_path,
-        env={**os.environ, "TERM": "xterm"},
-    ) as process:
-        os.close(terminal)
-        output = Terminal(reader).read_all()
-        assert process.wait(60) == 0
-    os.close(reader)
+    output, status = printed_on_a_terminal([*COMMAND, "watch", task_id], tmp_path)
+    assert status == 0
     assert "completed" in output
     assert re.findall(r"\x1b\[\?25[hl]", output)[-1] == "\x1b[?25h"
 

@@ -66,6 +66,9 @@ def artifact_directory(store_path: str) -> Generator[Path]:
     It is `<file>.artifacts/` beside a store in a file, readable for its owner only. For a store in memory, it
     is a temporary directory, which is locked while this process lives: other queues do not remove it. It is
     renamed once it is locked: a directory with the final name and without a lock was left by a killed queue.
+
+    Raises:
+        OSError: The directory cannot be made.
     """
     if store_path != MEMORY:
         directory = Path(f"{Path(store_path).resolve()}.artifacts")  # the same for each link to the file

@@ -154,7 +154,8 @@ class RunResources:
         attempt: The number of the present call of the handler: 1 for the first one.
         compressed_log: The log as gzip, from its first checkpoint on.
         is_hurried: Processes are killed without waiting for their end, as the worker is about to end.
-        processes: The processes of the run's commands; None: there are none.
+        processes: What finds and ends the processes of commands; None before the first one, and when all
+            have ended.
         signaled: See `CommandContext`.
     """
 
