@@ -8,7 +8,7 @@ from typing import Any
 
 from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import World
-from tests.worker.worker_world import artifact, work
+from tests.worker.worker_world import artifact, log_of, work
 
 SCRIPT = """
 const taskcluster = require('taskcluster-client');
@@ -58,7 +58,7 @@ def test_it_calls_the_deployment_with_nothing_but_the_variables_of_a_command(
         printed.append(result.stdout or "")
 
     work(world, handler)
-    assert world.run(task_id).reason_resolved == "completed", printed
+    assert world.run(task_id).reason_resolved == "completed", log_of(world, task_id)
     seen: dict[str, Any] = json.loads(printed[0].partition("SEEN ")[2])
     assert seen == {
         "state": "running",
