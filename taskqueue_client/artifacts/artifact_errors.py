@@ -153,20 +153,19 @@ class RedirectRefused(StorageFailed):
 class NotOffered(ArtifactError):
     """A service's response has no URL, or only methods that this version does not support.
 
-    `storage_type` is that of the artifact in the response; empty if the response has none.
+    `storage_type` is that of the artifact in the response; empty if the response has none. `finding` says
+    what is wrong with the response.
     """
 
-    def __init__(self, endpoint: str, storage_type: str = "") -> None:
-        super().__init__(endpoint, storage_type)
+    def __init__(self, endpoint: str, storage_type: str = "", finding: str = "") -> None:
+        super().__init__(endpoint, storage_type, finding)
         self.endpoint = endpoint
         self.storage_type = storage_type
+        self.finding = finding or "has no URL, or only methods that this version does not support"
 
     def __str__(self) -> str:
         found = f"; found storage type {self.storage_type}" if self.storage_type else ""
-        return (
-            f"the response to {self.endpoint} has no URL, or only methods that this version does not support"
-            + found
-        )
+        return f"the response to {self.endpoint} {self.finding}{found}"
 
 
 class SourceChanged(ArtifactError):

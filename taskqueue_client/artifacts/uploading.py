@@ -349,13 +349,16 @@ class _Upload:
         """
         if begun.name is None or begun.project_id is None or begun.upload_id is None or begun.expires is None:
             raise NotOffered("createArtifact", begun.storage_type)
-        call = calls.create_upload(
-            begun.name,
-            project_id=begun.project_id,
-            upload_id=begun.upload_id,
-            expires=begun.expires,
-            proposed_upload_methods=_proposal(self.source, self.content_type),
-        )
+        try:
+            call = calls.create_upload(
+                begun.name,
+                project_id=begun.project_id,
+                upload_id=begun.upload_id,
+                expires=begun.expires,
+                proposed_upload_methods=_proposal(self.source, self.content_type),
+            )
+        except errors.InvalidArgument as error:  # which the Queue has sent, and not the caller
+            raise NotOffered("createArtifact", begun.storage_type, f"is not valid: {error}") from error
         create = CallAs(call, begun.credentials)
         response = yield from create
         if response.upload_method.data_inline and self.source.content is not None:

@@ -309,6 +309,11 @@ ID = slugid()
         ),
         (
             "object",
+            [{"storageType": "object", "name": "n", "projectId": "p", "expires": EXPIRES, "uploadId": "x"}],
+            "createArtifact is not valid: upload_id: 'x' is not valid; .*; found storage type object",
+        ),
+        (
+            "object",
             [
                 {"storageType": "object", "name": "n", "projectId": "p", "expires": EXPIRES, "uploadId": ID},
                 {
@@ -322,7 +327,7 @@ ID = slugid()
             "object.createUpload has no URL, or only methods that this version does not support$",
         ),
     ],
-    ids=["no URL", "no upload id", "no known method"],
+    ids=["no URL", "no upload id", "another upload id", "no known method"],
 )
 def test_a_response_that_does_not_say_where_to_upload_is_an_error_of_its_own(
     raw_client: EitherClient, server: RawServer, storage: str, responses: list[Any], error: str
