@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -183,7 +184,7 @@ class Storage:
         forget_in_children(self)
 
     def _start(self) -> None:
-        self._pools: dict[str, HTTPConnectionPool] = {}
+        self._pools: OrderedDict[str, HTTPConnectionPool] = OrderedDict()
         self._executors: dict[str, ThreadPoolExecutor] = {}
         self._async_transports: dict[AbstractEventLoop, AsyncTransport] = {}
 
@@ -340,7 +341,9 @@ class Storage:
     def _pool(self, method: str, url: str) -> HTTPConnectionPool:
         parts = _parts_of(method, url)
         origin = f"{parts.scheme}://{parts.netloc}"
-        if origin not in self._pools:
+        try:
+            self._pools.move_to_end(origin)
+        except KeyError:
             for oldest in list(self._pools)[: 1 - MOST_ORIGINS]:
                 self._pools.pop(oldest, None)  # urllib3 closes its idle connections when no transfer uses it
         return self._pools.get(origin) or self._pools.setdefault(origin, self._new_pool(url, origin))
