@@ -76,6 +76,7 @@ class Deployment:
         self._due: float = 0
         self._failures: set[str] = set()  # errors of background work that were logged since it last succeeded
         self._failing_since: float = 0
+        self._was_deleted = False
 
     async def __aenter__(self) -> Self:
         async with self._cleanup:
@@ -207,12 +208,19 @@ class Deployment:
     def _wake(self) -> None:
         self._wake_up = None
         try:
+            self._look_for_file()
             self.run_due()
         except Exception as error:  # noqa: BLE001 - without a retry the background work would never run again
             self._note_failure(error)
             self._wake_up = asyncio.get_running_loop().call_later(_RETRY_INTERVAL, self._wake)
         else:
             self._note_success()
+
+    def _look_for_file(self) -> None:
+        """Log an error if the database file was deleted, once."""
+        if not self._was_deleted and self.core.store.is_deleted():
+            self._was_deleted = True
+            _log.error("%s was deleted: all state is lost when the local queue ends", self._settings.db)
 
     def _note_failure(self, error: Exception) -> None:
         """Log a failure, unless the same error was logged before: a disk can be full for hours."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from inspect import iscoroutinefunction
 from typing import Self, TypeVar
 
-from taskqueue_client._arguments import check_kinds, number
+from taskqueue_client._arguments import check_kind, check_kinds, number
 from taskqueue_client._protocol.threads_and_tasks import end_other_tasks
 from taskqueue_client.clock import Clock, MovableClock
 from taskqueue_client.credentials import Credentials
@@ -289,7 +289,6 @@ def _check_kinds(given: Mapping[str, object]) -> None:
         allow_remote=bool,
         db=str | os.PathLike,
         clock=Clock | None,
-        claim_timeout=int | float,
         sign_public_artifacts=bool,
         object_methods=Collection,
         like_production=bool,
@@ -309,6 +308,7 @@ def _check_secrets(**given: object) -> None:
 
 
 def _check_values(db: str, claim_timeout: float, admin_secret: str | None, methods: Collection[str]) -> None:
+    check_kind("claim_timeout", claim_timeout, int | float, "a number of seconds")
     if not 0 < claim_timeout <= _LONGEST_CLAIM:
         allowed = f"more than 0 and at most {_LONGEST_CLAIM} seconds"
         raise ValueError(f"claim_timeout must be {allowed}, not {claim_timeout}")

@@ -364,6 +364,24 @@ def test_a_full_disk_is_logged_when_background_work_fails_and_when_it_works_agai
     assert ended.startswith(f"background work of {database} works again after ")
 
 
+def test_that_the_database_file_was_deleted_is_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with LocalQueue(db="queue.db", claim_timeout=0.05) as local:
+        monkeypatch.chdir("/")  # the path is that of the start
+        corner, retried = Corner(local), threading.Event()
+        local.subscribe(lambda message: retried.set() if message.body.get("runId") == 1 else None)
+        (tmp_path / "queue.db").unlink()
+        corner.create()
+        corner.claim()
+        assert retried.wait(30)  # the queue works on
+        until(lambda: "queue.db was deleted: all state is lost" in caplog.text)
+        corner.claim()
+        local.call(local._running._wake)  # pyright: ignore[reportPrivateUsage] - it looks again
+    assert caplog.text.count("was deleted") == 1
+
+
 def test_a_full_disk_is_a_line_without_traceback_in_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

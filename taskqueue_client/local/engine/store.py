@@ -202,6 +202,11 @@ class Store:
                 self.connection.commit()
                 raise
 
+    def is_deleted(self) -> bool:
+        """Return whether the file was deleted, which SQLite does not notice."""
+        _, _, file = self.rows("PRAGMA database_list")[0]  # absolute; empty in memory
+        return bool(file) and not os.path.exists(file)  # noqa: PTH110 - a str, as SQLite returns it
+
     def close(self) -> None:
         """Close the database; SQLite moves the content of the WAL into the file."""
         self.connection.close()

@@ -280,6 +280,12 @@ def test_an_argument_that_is_not_valid_is_refused(argument: str, given: object) 
     assert refused.value.argument == argument
 
 
+def test_a_claim_timeout_that_is_text_is_refused_with_the_unit() -> None:
+    given: Any = "5 min"
+    with pytest.raises(InvalidArgument, match=r"^claim_timeout: '5 min' .* expected a number of seconds$"):
+        LocalQueue(claim_timeout=given)
+
+
 @pytest.mark.parametrize("argument", ["access_token", "admin_secret", "amqp_url", "legacy_azure"])
 def test_a_secret_of_another_type_is_refused_and_not_shown(argument: str) -> None:
     options: Any = {argument: b"the-secret"}
