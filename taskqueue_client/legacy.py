@@ -374,7 +374,14 @@ def _is_about_run(error: errors.CallFailed) -> bool:
     return is_of_queue and not isinstance(error, errors.ServerError)
 
 
-class UrlRefused(UnreadableResponse):
+class _StorageQueueFailed(UnreadableResponse):
+    """The storage did not respond with 2xx."""
+
+    def __str__(self) -> str:
+        return f"{self.attempted}: HTTP {self.status}: {self.reason}"
+
+
+class UrlRefused(_StorageQueueFailed):
     """The storage refused a signed URL, or has no such queue: request new URLs from the Queue."""
 
 
@@ -423,4 +430,4 @@ class StoragePolling:
         if response.status in _REFUSED:
             why = "the storage refused the signed URL: it has expired, a clock is wrong, or the queue is gone"
             raise UrlRefused(attempted, response.status, why)
-        raise UnreadableResponse(attempted, response.status, "the storage queue did not respond with 2xx")
+        raise _StorageQueueFailed(attempted, response.status, "the storage queue did not respond with 2xx")

@@ -372,7 +372,7 @@ class TestMessagesThatAreNotClaimed:
             (Say(200, b"<html>"), "HTTP 200 with an unreadable response: not XML: "),
             (
                 Say(500, b"<Error/>"),
-                "HTTP 500 with an unreadable response: the storage queue did not respond with 2xx",
+                "HTTP 500: the storage queue did not respond with 2xx",
             ),
         ],
     )
@@ -422,7 +422,7 @@ class TestUrls:
     ) -> None:
         await claim_nothing_at_once(source, clock, monkeypatch)
         storage.service.delete_queue(storage.names["7"])
-        with pytest.raises(UrlRefused, match="404"):
+        with pytest.raises(UrlRefused, match="HTTP 404: the storage refused"):
             await source.claim(1)
         await claim_nothing_at_once(source, clock, monkeypatch)
 
