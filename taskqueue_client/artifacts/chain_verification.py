@@ -75,7 +75,7 @@ class ChainOfTrust:
         hashes = self.artifacts.get(name)
         if hashes is None:
             raise ChainOfTrustError(
-                self.task_id, f"{name!r} is not one of the {len(self.artifacts)} artifacts that were signed"
+                self.task_id, f"{name!r} is not one of the artifacts that were signed ({len(self.artifacts)})"
             )
         if not hashes or hashes.keys() - VERIFIABLE:
             raise ChainOfTrustError(
@@ -192,7 +192,7 @@ def _verified(
     task_id, run_id = run
     public_key = _signer(content, signature, keys)
     if public_key is None:
-        raise ChainOfTrustError(task_id, f"none of the {len(keys)} public keys verifies the signature")
+        raise ChainOfTrustError(task_id, f"none of the public keys ({len(keys)}) verifies the signature")
     document = _decoded(content, task_id)
     if (document.task_id, document.run_id) != run:
         reason = f"the document of {task_id}/{run_id} belongs to {document.task_id}/{document.run_id}"

@@ -207,7 +207,7 @@ def _certificate(credentials: Credentials, now: datetime) -> Result:
     if left <= 0:
         return Verdict.WRONG, "the temporary credentials have expired: get new ones"
     verdict = Verdict.NOTE if left < _SOON else Verdict.GOOD
-    return verdict, f"the temporary credentials expire in {left / 60:.0f} minutes"
+    return verdict, f"the temporary credentials expire in {left / 60:.0f} min"
 
 
 def _credentials(queue: Queue, held: list[str] | None) -> Result:

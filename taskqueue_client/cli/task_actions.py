@@ -96,7 +96,7 @@ def priority(priority: str, task_ids: tuple[str, ...], group: str | None, *, as_
     with connect_with_credentials() as queue:
         if group:
             changed = queue.change_task_group_priority(group, wanted)
-            print_change(changed, f"{changed.tasks_affected} tasks were changed", as_json=as_json)
+            print_change(changed, f"tasks changed: {changed.tasks_affected}", as_json=as_json)
         change = partial(queue.change_task_priority, new_priority=wanted)
         _change_each(task_ids, change, lambda status: str(status.priority), as_json=as_json)
 

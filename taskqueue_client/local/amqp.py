@@ -237,7 +237,7 @@ class AmqpPublisher(_Link):
         await _wait_for(self._emptied)
         if self._outbox:
             _log.error(
-                "shut down with %d messages not delivered to RabbitMQ at %s", len(self._outbox), self._host
+                "shut down; messages not delivered to RabbitMQ at %s: %d", self._host, len(self._outbox)
             )
         await super().__aexit__()
 
@@ -246,7 +246,7 @@ class AmqpPublisher(_Link):
             _log.warning("cannot remove delivered messages, retrying: %s", error)
             return
         _log.warning(
-            "not connected to RabbitMQ at %s: %s; %d messages wait",
+            "not connected to RabbitMQ at %s: %s; messages waiting: %d",
             self._host,
             _cause(error),
             len(self._outbox),

@@ -118,7 +118,7 @@ def test_doctor_notes_temporary_credentials_that_expire_soon(
     become(monkeypatch, temporary_credentials(issuer, ["*"], lifetime=timedelta(minutes=5)))
     verdict, message = verdicts()["certificate"]
     assert verdict == "note"
-    assert "expire in 5 minutes" in message
+    assert "expire in 5 min" in message
 
 
 def test_expired_credentials_are_named(

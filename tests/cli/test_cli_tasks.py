@@ -668,7 +668,7 @@ def test_priority_changes_tasks_and_groups(create: Create, queue: Queue) -> None
     task_id = create("compile")
     assert run("priority", "high", task_id).stdout == f"{task_id} high\n"
     group_id = queue.status(task_id).status.task_group_id
-    assert run("priority", "low", "--group", group_id).stdout == "1 tasks were changed\n"
+    assert run("priority", "low", "--group", group_id).stdout == "tasks changed: 1\n"
     assert queue.status(task_id).status.priority == "low"
 
 

@@ -171,7 +171,7 @@ def test_the_ids_of_new_tasks_are_on_standard_error_if_standard_output_fails(
         (["cancel"], "TASK exception"),
         (["cancel", "--group"], "1 of 1 tasks were canceled"),
         (["priority", "high"], "TASK high"),
-        (["priority", "high", "--group"], "1 tasks were changed"),
+        (["priority", "high", "--group"], "tasks changed: 1"),
         (["schedule"], "TASK pending"),
     ],
 )

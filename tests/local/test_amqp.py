@@ -349,7 +349,7 @@ async def test_a_start_without_a_broker_goes_on_and_the_end_says_what_was_not_se
         line.cut()
         async with Publisher(url) as publisher:
             publisher.publish(message(key))
-    assert "shut down with 1 messages not delivered to RabbitMQ at 127.0.0.1" in caplog.text
+    assert "shut down; messages not delivered to RabbitMQ at 127.0.0.1: 1" in caplog.text
 
 
 async def test_messages_that_a_queue_with_a_file_has_not_delivered_are_delivered_after_its_restart(

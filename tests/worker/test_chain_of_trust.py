@@ -604,7 +604,7 @@ def test_an_artifact_that_was_not_signed_is_not_handed_over(consumer: Consumer, 
     uploader.sign()
     uploader.tamper("public/x.txt", b"added later")
     with pytest.raises(
-        ChainOfTrustError, match=r"'public/x.txt' is not one of the 0 artifacts that were signed"
+        ChainOfTrustError, match=r"'public/x.txt' is not one of the artifacts that were signed \(0\)"
     ):
         consumer.download_artifact(uploader.task_id, "public/x.txt", verified_by=KEY.public)
 
@@ -767,10 +767,10 @@ def too_deep(uploader: Uploader) -> None:
 
 
 INVALID = [
-    (wrong_key, "none of the 1 public keys verifies the signature"),
-    (wrong_signature, "none of the 1 public keys verifies the signature"),
-    (short_signature, "none of the 1 public keys verifies the signature"),
-    (changed_document, "none of the 1 public keys verifies the signature"),
+    (wrong_key, r"none of the public keys \(1\) verifies the signature"),
+    (wrong_signature, r"none of the public keys \(1\) verifies the signature"),
+    (short_signature, r"none of the public keys \(1\) verifies the signature"),
+    (changed_document, r"none of the public keys \(1\) verifies the signature"),
     (missing_signature, "run 0 has no 'public/chain-of-trust.json.sig': "),
     (nothing, "run 0 has no 'public/chain-of-trust.json': "),
     (error_in_its_place, "run 0 has no 'public/chain-of-trust.json': .*no key"),
