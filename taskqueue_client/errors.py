@@ -358,7 +358,7 @@ class InsufficientScopes(ApiError):
         missing = self.missing
         if missing is None:
             return super().__str__()
-        return f"{self._summary()}: {_caller_in(self.message)}missing {in_words(missing)}"
+        return f"{self._summary()}: {caller_in(self.message)}missing {in_words(missing)}"
 
     @property
     def missing(self) -> ScopeExpression | None:
@@ -456,7 +456,7 @@ _CLIENT_ID = re.compile(r"Client ID (\S+) does not have sufficient scopes")
 _NO_CREDENTIALS = "This request requires Taskcluster credentials"
 
 
-def _caller_in(message: str) -> str:
+def caller_in(message: str) -> str:
     """Return the beginning of a sentence about missing scopes: which client made the request, if any."""
     if client_id := _CLIENT_ID.match(message):
         return f"client '{client_id[1]}' is "

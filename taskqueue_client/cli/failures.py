@@ -150,7 +150,7 @@ def _of_response(error: errors.ApiError) -> str:
     first = error.message.strip().partition("\n")[0]
     if isinstance(error, errors.InsufficientScopes):
         missing = first if error.missing is None else in_words(error.missing)
-        caller = errors._caller_in(error.message)  # noqa: SLF001 - not for users, who see it in the error's text  # pyright: ignore[reportPrivateUsage]
+        caller = errors.caller_in(error.message)
         return f"{caller}missing scope: {missing}; use credentials that have it"
     if isinstance(error, errors.AuthenticationFailed) and _EXPIRED.search(first):
         return f"the credentials have expired ({first}): get new ones"
