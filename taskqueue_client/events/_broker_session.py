@@ -20,7 +20,7 @@ from aiohappyeyeballs import start_connection  # pyright: ignore[reportUnknownVa
 from aiormq.abc import AbstractChannel, AbstractConnection, DeliveredMessage
 from aiormq.connection import TransportFactory
 from pamqp.commands import Basic
-from pamqp.exceptions import PAMQPException
+from pamqp.exceptions import PAMQPException, UnmarshalingException
 from yarl import URL
 
 from taskqueue_client._protocol.threads_and_tasks import is_canceled
@@ -247,7 +247,10 @@ class BrokerSession:
         error = None if closing.cancelled() else closing.exception()
         if isinstance(error, asyncio.CancelledError):  # how aiormq ends a connection without heartbeats
             error = TimeoutError("the broker sent no heartbeat")
-        self._end(BrokerLost(f"the connection ended: {_message(error)}" if error else "the connection ended"))
+        end = f"the connection ended: {_message(error)}" if error else "the connection ended"
+        if error and isinstance(error.__cause__, UnmarshalingException):  # it has no tag to reject
+            end += f"; {self.queue} has a message that cannot be decoded: delete the queue to remove it"
+        self._end(BrokerLost(end))
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import Any
 
 import aiormq
 import pytest
+from pamqp.commands import Basic
 
 from taskqueue_client import events, slugid
 from taskqueue_client._protocol.threads_and_tasks import end_tasks
@@ -813,3 +814,36 @@ async def _no_consumers(publisher: Publisher, queue: str) -> None:
     """Wait until the broker has noticed the end of all connections with a consumer of the queue."""
     while (await publisher.channel.queue_declare(queue, passive=True)).consumer_count:
         pass
+
+
+class Latin(str):
+    """A str that is sent in Latin-1, although AMQP prescribes UTF-8."""
+
+    __slots__ = ()
+
+    def encode(self, encoding: str = "latin-1", errors: str = "strict") -> bytes:
+        return super().encode("latin-1" if encoding == "utf-8" else encoding, errors)
+
+
+@pytest.mark.parametrize("part", ["routing key", "header"])
+async def test_a_message_that_cannot_be_decoded_is_removed_by_deleting_the_queue_that_the_reason_names(
+    settings: PulseSettings, publisher: Publisher, pool: str, queue: str, states: States, part: str
+) -> None:
+    good, gaps = task_ids(1), Gaps()
+    async with durable(settings, pool, queue, states, gaps.note) as listener:
+        properties = Basic.Properties(headers={Latin("é"): "x"} if part == "header" else {})
+        key = f"primary._._._._.{pool.replace('/', '.')}.{Latin('é') if part == 'routing key' else '_'}._._"
+        await publisher.channel.basic_publish(
+            b"{}",
+            exchange="exchange/taskcluster-queue/v1/task-completed",
+            routing_key=Latin(key),
+            properties=properties,
+        )
+        await states.until(lambda names: State.DISCONNECTED in names)
+        reason = next(each.reason for each in states.changes if each.state is State.DISCONNECTED)
+        assert f"; {listener.queue} has a message that cannot be decoded: delete the queue" in str(reason)
+        await publisher.channel.queue_delete(f"queue/{settings.user}/{queue}")
+        await states.until(lambda names: State.QUEUE_DELETED in names and names[-1] is State.LISTENING)
+        await publisher.complete(good, pool)
+        assert task_of(await anext(listener)) == good[0]
+    assert gaps[-1].queue_was_lost
