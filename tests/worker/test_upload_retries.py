@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 import threading
@@ -12,7 +14,9 @@ import pytest
 
 from taskqueue_client.errors import ErrorArtifact
 from taskqueue_client.local.faults import AnyFault, Drop, Respond
+from taskqueue_client.worker.commands.task_log import KEPT_IN_MEMORY, TaskLog
 from taskqueue_client.worker.outcomes import MalformedPayload
+from taskqueue_client.worker.run.declared_artifacts import DeclaredArtifact
 from taskqueue_client.worker.run.task_run import TaskRun
 from tests.worker.queue_world import WAIT, World, iso, until
 from tests.worker.request_log import requests_noted
@@ -227,6 +231,41 @@ def test_an_upload_is_given_up_before_the_deadline_so_that_the_run_is_still_repo
         let_end(world, running)
     assert reasons(world, task_id) == ["resource-unavailable"]
     assert "HTTP 503" in log_of(world, task_id)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.EMFILE, os.strerror(errno.EMFILE)), RuntimeError("can't start new thread")],
+    ids=str,
+)
+def test_uploads_are_retried_while_no_thread_or_file_descriptor_is_free(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    refused = threading.Semaphore(0)
+
+    def refuse(*_: object) -> None:
+        refused.release()
+        raise error
+
+    def refused_later() -> bool:
+        world.local.clock.advance(seconds=5)
+        return refused.acquire(blocking=False)
+
+    def handler(task: TaskRun) -> None:
+        task.log.info("x" * KEPT_IN_MEMORY)
+        task.upload_artifact("public/x", __file__, allow_outside=True)
+        broken.setattr(TaskLog, "checkpoint", refuse)
+        broken.setattr(DeclaredArtifact, "open", refuse)
+
+    task_id = world.create()
+    with monkeypatch.context() as broken, working(world, handler) as running:
+        for _ in range(6):
+            until(refused_later)
+        broken.undo()
+        let_end(world, running)
+    assert reasons(world, task_id) == ["completed"]
+    assert artifact_names(world, task_id) == {*LOG, "public/x"}
+    assert "x" * KEPT_IN_MEMORY in log_of(world, task_id)
 
 
 @pytest.mark.parametrize(

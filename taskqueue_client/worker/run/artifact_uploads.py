@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from taskqueue_client._dates import timestamp
-from taskqueue_client._protocol.conversation import converse_async
+from taskqueue_client._protocol.conversation import Work, converse_async
 from taskqueue_client._protocol.retry import is_conflict
+from taskqueue_client._protocol.threads_and_tasks import NO_THREAD
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.artifacts.chain_verification import CERTIFIED_LOG_NAME, CHAIN_NAME, SIGNATURE_NAME
 from taskqueue_client.artifacts.content import LOG_LINK, LOG_NAME
@@ -106,15 +109,15 @@ class ArtifactUploads:
 
     async def log(self) -> Outcome | None:
         """Upload the log as it is now, with its link; return the outcome of a failure or a cut log."""
+        client = self._budget.client(self.queue, LOG_NAME)
+        put = self._end_stream if self._is_streamed else self._upload_log
+
+        async def upload() -> None:
+            with closing(await self._source_of_log()) as source:
+                await put(client, source)
+
         try:
-            source = await self._source_of_log()
-            with closing(source):
-                client = self._budget.client(self.queue, LOG_NAME)
-                await (
-                    self._end_stream(client, source)
-                    if self._is_streamed
-                    else self._upload_log(client, source)
-                )
+            await _retried(client, upload)
         except Exception as error:  # noqa: BLE001 - a run without its log does not end as if all were well
             return self._failed(LOG_NAME, error)
         if self._log.error is not None:
@@ -194,8 +197,9 @@ class ArtifactUploads:
     async def _artifact(self, declared: DeclaredArtifact) -> Outcome | None:
         async with self._at_once:
             client = self._budget.client(self.queue, declared.name)
+            name, options = declared.name, declared.options
             try:
-                await self._upload(client, declared.name, declared.open(), declared.options)
+                await _retried(client, lambda: self._upload(client, name, declared.open(), options))
             except Exception as error:  # noqa: BLE001 - the other artifacts are uploaded all the same
                 outcome = self._failed(declared.name, error)
                 if (reason := error_reason(error)) is not None:
@@ -255,3 +259,13 @@ class ArtifactUploads:
 def _source(view: LogView, *, is_gzip: bool = False) -> Source:
     """Return a source that closes the view."""
     return Source("the task's log", view, size=view.size, is_gzip=is_gzip)
+
+
+async def _retried(client: AsyncQueue, upload: Callable[[], Awaitable[None]]) -> None:
+    """Upload, again while the machine has no thread or file descriptor free, for as long as in an outage."""
+    work = Work[None](lambda: None, run_async=upload)
+    await converse_async(client, Transfer(client).retried(partial(iter, work), _is_momentary))
+
+
+def _is_momentary(error: BaseException) -> bool:
+    return getattr(error, "errno", None) in {errno.EMFILE, errno.ENFILE} or str(error) == NO_THREAD
