@@ -591,6 +591,30 @@ def test_a_handler_that_returns_a_failure_completes_with_a_warning(
     assert "WARNING what run_task returned has no effect: to fail the task, raise TaskFailed\n" in result.log
 
 
+def test_the_log_names_the_asyncio_tasks_that_each_handler_leaves_running(run_worker: TaskRunner) -> None:
+    async def poll() -> None:
+        await asyncio.Event().wait()
+
+    async def fail() -> None:
+        asyncio.create_task(poll(), name="nested")  # noqa: RUF006 - as programs do
+        raise TaskFailed
+
+    class Gathers(WorkerLoop):
+        async def run_task(self, task: TaskRun) -> None:
+            if task.payload["fails"]:
+                command = asyncio.create_task(task.run_command_async(["sleep", "3600"]), name="command")
+                await asyncio.gather(asyncio.sleep(0), command, fail())
+            await asyncio.create_task(asyncio.sleep(0))
+            asyncio.create_task(poll()).cancel()
+
+    left, clean = run_worker(Gathers, {"fails": True}), run_worker(Gathers, {"fails": False})
+    assert (left.outcome, clean.outcome) == ("failed", "completed")
+    tasks = f"command (run_command_async), nested ({poll.__qualname__})"
+    warning = f"WARNING run_task has ended, but not these asyncio tasks that it has started: {tasks}\n"
+    assert warning in left.log
+    assert "WARNING" not in clean.log
+
+
 def test_the_log_ends_with_the_name_alone_of_an_outcome_without_text() -> None:
     class Fails(WorkerLoop):
         def run_task(self, task: TaskRun) -> None:

@@ -9,12 +9,13 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from subprocess import CompletedProcess
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
+from taskqueue_client._arguments import some_of
 from taskqueue_client.models import TaskState
 from taskqueue_client.worker.commands.command import CommandResult
 from taskqueue_client.worker.config import INTERVAL
@@ -35,6 +36,8 @@ from taskqueue_client.worker.worker_log import UnlockedHandler, handled_run, log
 
 from .run_resources import HandlerQueue, RunResources
 from .task_run import TaskRun, UnawaitedCalls
+
+T = TypeVar("T")
 
 HANDLER_GRACE = 10.0
 """Seconds, beyond those that its commands get, for a handler to clean up after it was asked to stop."""
@@ -72,6 +75,7 @@ class Handlers:
         if inspect.iscoroutinefunction(self._run_task):
             self._thread = EventThread("taskqueue handlers")
             self._queue.loop = self._thread.loop
+            self._thread.loop.set_task_factory(_noted_task)
             self._watch = asyncio.create_task(watch_loop(self._thread))
         if self._capture is not None:
             self._capture.open()
@@ -151,11 +155,28 @@ def _raised_by(function: Callable[[], object]) -> BaseException | None:
     return None
 
 
+_started: ContextVar[set[asyncio.Task[Any]]] = ContextVar("_started")
+"""The asyncio tasks that the handler of this context has started, and that have not ended."""
+
+
+def _noted_task(
+    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T] | Generator[Any, None, T], **options: Any
+) -> asyncio.Task[T]:
+    """Create an asyncio task, which is in `_started` until it ends. Python 3.11 lacks `Task.get_context`."""
+    task = asyncio.Task(work, loop=loop, **options)
+    if (started := _started.get(None)) is not None:
+        started.add(task)
+        task.add_done_callback(started.discard)
+    return task
+
+
 async def _raised_by_coroutine(
     run_task: Callable[[TaskRun], Coroutine[Any, Any, object]], resources: RunResources
 ) -> BaseException | None:
     """Return what a coroutine handler raises, or the error about work that it has left behind."""
     process = os.getpid()
+    started: set[asyncio.Task[Any]] = set()
+    _started.set(started)
     try:
         calls = UnawaitedCalls()
         returned = await run_task(TaskRun(resources, calls))
@@ -164,8 +185,19 @@ async def _raised_by_coroutine(
     except BaseException as error:  # noqa: BLE001 - as above
         _end_child_of(process, error)
         return error
+    finally:
+        _warn_of_tasks(started, resources)
     _end_child_of(process, None)
     return None
+
+
+def _warn_of_tasks(left: set[asyncio.Task[Any]], resources: RunResources) -> None:
+    running = [each for each in left if not (each.done() or each.cancelling())]
+    names = sorted(f"{each.get_name()} ({getattr(each.get_coro(), '__qualname__', '')})" for each in running)
+    if names:
+        resources.log.logger.warning(
+            "run_task has ended, but not these asyncio tasks that it has started: %s", some_of(names, 5)
+        )
 
 
 _FAILURES = (*filter(None, RESOLUTIONS.values()), TaskState.EXCEPTION)

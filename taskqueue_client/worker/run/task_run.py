@@ -85,6 +85,7 @@ class UnawaitedCalls:
             finally:
                 del names[call]
 
+        begin.__qualname__ = name  # in warnings about the call
         names, call = self._names, begin()
         names[call] = name
         return call
