@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import product
 from pathlib import Path
 from typing import Any, Self
-from unittest.mock import Mock
+from unittest.mock import Mock, create_autospec
 
 import pytest
 
@@ -687,3 +687,11 @@ def test_downloads_of_a_handler_are_attempted_once() -> None:
         assert result.outcome == "internal-error"
         assert isinstance(result.error, ConnectionFailed)
         assert result.error.attempts == 1
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="it cannot mark functions as asynchronous")
+async def test_the_asynchronous_methods_of_a_mocked_run_can_be_awaited() -> None:
+    task = create_autospec(TaskRun, instance=True)
+    task.run_command_async.return_value = CommandResult(0, None, 0, 0, 0, 0)
+    assert (await task.run_command_async(["make"])).exit_code == 0
+    assert task.run_command(["make"]) is not None

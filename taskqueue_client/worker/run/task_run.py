@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
+import sys
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial, wraps
-from inspect import (
-    CORO_CLOSED,
-    CORO_CREATED,
-    getcoroutinestate,
-    isasyncgen,
-    isawaitable,
-    iscoroutine,
-    isgenerator,
-)
 from os import PathLike
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
@@ -92,17 +85,17 @@ class UnawaitedCalls:
 
     def check(self, returned: object) -> None:
         """Raise a TypeError if a handler has not awaited a call, or `returned` a coroutine or generator."""
-        is_awaitable = isawaitable(returned)
-        if is_awaitable or isgenerator(returned) or isasyncgen(returned):
-            if iscoroutine(returned):
+        is_awaitable = inspect.isawaitable(returned)
+        if is_awaitable or inspect.isgenerator(returned) or inspect.isasyncgen(returned):
+            if inspect.iscoroutine(returned):
                 returned.close()  # or Python warns that it was never awaited
             advice = "declare run_task as `async def`" if is_awaitable else "run_task must not `yield`"
             raise TypeError(f"run_task returned a {type(returned).__name__} that was not run; {advice}")
         for call, name in list(self._names.items()):  # a copy, as another thread may end a call
-            state = getcoroutinestate(call)
-            if state == CORO_CREATED:
+            state = inspect.getcoroutinestate(call)
+            if state == inspect.CORO_CREATED:
                 call.close()  # or Python warns that it was never awaited
-            if state != CORO_CLOSED:  # a call that was canceled before it began is closed, too
+            if state != inspect.CORO_CLOSED:  # a call that was canceled before it began is closed, too
                 plain = name.removesuffix("_async")
                 advice = f"write `await task.{name}(…)`, or `task.{plain}(…)` if run_task is not `async def`"
                 raise TypeError(f"{name} was called and not awaited; {advice}")
@@ -135,6 +128,8 @@ class TaskRun:
         def call(self: TaskRun, /, *args: P.args, **kwargs: P.kwargs) -> AsyncResult[Any, Any, T]:
             return self._calls.note(method.__name__, partial(method, self, *args, **kwargs))
 
+        if sys.version_info >= (3, 12):
+            inspect.markcoroutinefunction(call)  # for `create_autospec`
         return call
 
     @property
