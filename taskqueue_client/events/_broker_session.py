@@ -100,7 +100,7 @@ class BrokerSession:
         self.queue = plan.queue or f"queue/{plan.settings.user}/{slugid()}"
         self.queue_was_lost = False
         self.backlog_at_start = 0
-        self._bindings = plan.bindings
+        self._plan = plan
         self._connection = connection
         self._channel = channel
         self._verdicts: asyncio.Queue[tuple[int, bool, bool]] = asyncio.Queue()
@@ -149,7 +149,7 @@ class BrokerSession:
         return declared.message_count or 0
 
     async def _bind(self, channel: AbstractChannel) -> None:
-        for binding in self._bindings:
+        for binding in self._plan.bindings:
             await channel.queue_bind(self.queue, binding.exchange, binding.routing_key_pattern)
 
     async def bind_again(self) -> None:
@@ -248,7 +248,7 @@ class BrokerSession:
         if isinstance(error, asyncio.CancelledError):  # how aiormq ends a connection without heartbeats
             error = TimeoutError("the broker sent no heartbeat")
         end = f"the connection ended: {_message(error)}" if error else "the connection ended"
-        if error and isinstance(error.__cause__, UnmarshalingException):  # it has no tag to reject
+        if error and self._plan.queue and isinstance(error.__cause__, UnmarshalingException):  # sent again
             end += f"; {self.queue} has a message that cannot be decoded: delete the queue to remove it"
         self._end(BrokerLost(end))
 

@@ -185,10 +185,11 @@ async def _raised_by_coroutine(
     except BaseException as error:  # noqa: BLE001 - as above
         _end_child_of(process, error)
         return error
+    else:
+        _end_child_of(process, None)
+        return None
     finally:
         _warn_of_tasks(started, resources)
-    _end_child_of(process, None)
-    return None
 
 
 def _warn_of_tasks(left: set[asyncio.Task[Any]], resources: RunResources) -> None:
