@@ -262,9 +262,14 @@ def _source(view: LogView, *, is_gzip: bool = False) -> Source:
 
 
 async def _retried(client: AsyncQueue, upload: Callable[[], Awaitable[None]]) -> None:
-    """Upload, again while the machine has no thread or file descriptor free, for as long as in an outage."""
-    work = Work[None](lambda: None, run_async=upload)
-    await converse_async(client, Transfer(client).retried(partial(iter, work), _is_momentary))
+    """Upload; again while the machine has no thread or file descriptor free, for as long as in an outage."""
+    try:
+        await upload()
+    except Exception as error:
+        if not _is_momentary(error):
+            raise
+        work = Work[None](lambda: None, run_async=upload)
+        await converse_async(client, Transfer(client).retried(partial(iter, work), _is_momentary))
 
 
 def _is_momentary(error: BaseException) -> bool:
