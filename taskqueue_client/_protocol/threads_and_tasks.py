@@ -15,6 +15,7 @@ from sys import is_finalizing
 from threading import Thread
 from time import sleep
 from typing import TYPE_CHECKING, Any, cast
+from weakref import finalize
 
 from taskqueue_client.errors import ClientUnusable
 
@@ -31,7 +32,7 @@ else:
 
 __all__ = [
     "NO_THREAD", "RAISE_LIMIT", "AsyncResult", "LoopEnd", "begin", "call_on_threads", "end_other_tasks",
-    "end_tasks", "is_canceled", "running_loop",
+    "end_tasks", "finalize_in_loop", "is_canceled", "running_loop",
 ]  # fmt: skip
 
 NO_THREAD = "can't start new thread"
@@ -121,6 +122,23 @@ def running_loop() -> asyncio.AbstractEventLoop:
         raise ClientUnusable(
             "an AsyncQueue needs an event loop of asyncio, and none runs: use a Queue, in a thread"
         ) from None
+
+
+def finalize_in_loop(owner: object, close: Callable[..., object], *arguments: object) -> finalize[..., Any]:
+    """Return a finalizer that calls `close` in the thread of the running event loop, if that still runs.
+
+    Any thread may free the owner. asyncio's transports are not thread-safe: uvloop's would crash the process.
+    """
+    return finalize(owner, _call_in, running_loop(), close, *arguments)
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: object) -> None:
+    import asyncio  # noqa: PLC0415 - loaded already
+
+    if loop.is_running() and loop is not asyncio._get_running_loop():  # noqa: SLF001 - documented for loops
+        loop.call_soon_threadsafe(function, *arguments)
+    else:
+        function(*arguments)
 
 
 class LoopEnd:

@@ -19,7 +19,6 @@ import ssl
 from collections.abc import Callable
 from functools import cache, lru_cache, partial
 from http.client import HTTPException, RemoteDisconnected
-from weakref import finalize
 
 import aiohttp
 from aiohttp.connector import Connection
@@ -36,7 +35,7 @@ from taskqueue_client._protocol.api_responses import (
     unpacked,
 )
 from taskqueue_client._protocol.retry import Timeouts
-from taskqueue_client._protocol.threads_and_tasks import LoopEnd, begin, running_loop
+from taskqueue_client._protocol.threads_and_tasks import LoopEnd, begin, finalize_in_loop, running_loop
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client.errors import ClientUnusable
 
@@ -356,7 +355,7 @@ class ConnectorTransport:
         self._connector = aiohttp.TCPConnector(limit=self._limit, keepalive_timeout=KEEP_ALIVE)
         self._deadlines = ConnectionDeadlines(self._connections)
         self._loop_end = LoopEnd(self._deadlines.close_idle)
-        self._end = finalize(self, _abandon, self._connector, self._connections, self._loop_end)
+        self._end = finalize_in_loop(self, _abandon, self._connector, self._connections, self._loop_end)
         forget_in_children(self)
         return self._connector
 
@@ -405,10 +404,10 @@ class ConnectorTransport:
             raise TransportFailed(_BUSY, timed_out=True, is_unsent=True) from error
 
     async def aclose(self) -> None:
-        for each in self._connections:
-            each.fail(TransportFailed(_CLOSED_MEANWHILE))
         self._closed, loop, self._loop = True, self._loop, None
         if self._connector is not None and loop is asyncio.get_running_loop():
+            for each in self._connections:
+                each.fail(TransportFailed(_CLOSED_MEANWHILE))
             await self._connector.close()
         elif self._connector is not None:  # `close` can be awaited in the connector's loop only
             self._end()
@@ -419,6 +418,7 @@ def _abandon(connector: aiohttp.BaseConnector, connections: dict[HttpConnection,
     end.forget()
     begin(connector.close())  # closes at once; awaiting it would take until the end of TLS
     for each in list(connections):
+        each.fail(TransportFailed(_CLOSED_MEANWHILE))
         each.close()
 
 

@@ -9,7 +9,7 @@ import socket
 import ssl
 import struct
 import tracemalloc
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 
 import aiohttp
@@ -800,6 +800,34 @@ async def test_closing_closes_idle_connections_and_those_in_use(
     await idle.ends()
     await used.ends()
     with pytest.raises(TransportFailed):
+        await asyncio.gather(*going)
+
+
+def closed_in_another_thread(transport: ConnectorTransport) -> None:
+    asyncio.run(transport.aclose())
+
+
+def freed_in_another_thread(transport: ConnectorTransport) -> None:
+    transport._end()  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize("close", [closed_in_another_thread, freed_in_another_thread])
+async def test_another_thread_closes_the_connections_in_the_thread_of_their_loop(
+    close: Callable[[ConnectorTransport], None], transport: ConnectorTransport, server: Server
+) -> None:
+    """asyncio's transports may be used in one thread only; with uvloop, the process would crash."""
+    asyncio.get_running_loop().set_debug(True)  # checks the thread
+    idle = await exchanged(transport, server)
+    going = [asyncio.create_task(get(transport, server)) for _ in range(2)]
+    await idle.request()
+    used = await server.peer()
+    await used.request()
+    await idle.responds(SMALL)
+    await asyncio.wait(going, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.to_thread(close, transport)
+    await idle.ends()
+    await used.ends()
+    with pytest.raises(TransportFailed, match="closed before the response"):
         await asyncio.gather(*going)
 
 
