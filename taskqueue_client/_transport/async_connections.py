@@ -344,7 +344,7 @@ class ConnectorTransport:
         self._places = asyncio.Semaphore(POOL_SIZE)
 
     def _opened(self) -> aiohttp.TCPConnector:
-        if self._connector is None or self._loop is not asyncio.get_running_loop():
+        if self._connector is None or self._loop is not running_loop():
             return self._open()
         return self._connector
 

@@ -17,6 +17,7 @@ from taskqueue_client._protocol.api_responses import (
     unpacked,
 )
 from taskqueue_client._protocol.retry import Timeouts
+from taskqueue_client._protocol.threads_and_tasks import running_loop
 from taskqueue_client._protocol.wire import Request
 from taskqueue_client.errors import ClientUnusable
 
@@ -177,7 +178,7 @@ class InjectedSessionTransport:
         """See `AsyncTransport`. Our headers replace the session's, which the signature does not cover."""
         if self._session.closed:
             raise ClientUnusable(_SESSION_CLOSED)
-        running = asyncio.get_running_loop()
+        running = running_loop()
         if getattr(self._session, "_loop", running) is not running:  # there is no public attribute
             raise ClientUnusable(_SESSION_ELSEWHERE)
 

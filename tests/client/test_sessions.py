@@ -188,6 +188,27 @@ def test_an_asynchronous_client_says_that_it_needs_asyncio() -> None:
         call.send(None)
 
 
+@pytest.mark.parametrize("kind", ["own", "injected"])
+def test_an_async_client_that_was_used_needs_asyncio_as_well(kind: str, server: ScriptedServer) -> None:
+    """As in a child that an `async def` has forked: there, no event loop runs."""
+
+    async def used() -> AsyncQueue:
+        queue = AsyncQueue(server.root_url, session=session if kind == "injected" else None)
+        await queue.send(PING)
+        return queue
+
+    async def opened() -> aiohttp.ClientSession:
+        return aiohttp.ClientSession()
+
+    with asyncio.Runner() as runner:
+        session = runner.run(opened())
+        queue = runner.run(used())
+        with pytest.raises(ClientUnusable, match="needs an event loop of asyncio"):
+            queue.send(PING).send(None)
+        runner.run(queue.close())
+        runner.run(session.close())
+
+
 def test_an_async_client_in_another_event_loop_sends_nothing_and_says_so(server: ScriptedServer) -> None:
     queue = AsyncQueue(server.root_url, CREDENTIALS)
     with asyncio.Runner() as runner:
