@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from inspect import iscoroutinefunction
-from typing import Self, TypeVar
+from typing import NoReturn, Self, TypeVar
 
 from taskqueue_client._arguments import check_kind, check_kinds, number
 from taskqueue_client._protocol.threads_and_tasks import end_other_tasks
@@ -223,6 +223,11 @@ class LocalQueue:
         if loop is not None and thread is not None:
             loop.call_soon_threadsafe(self._stopping.set)
             thread.join()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a LocalQueue cannot be pickled or copied: pass its root_url and credentials to other processes"
+        )
 
     def __enter__(self) -> Self:
         self.start()

@@ -13,7 +13,7 @@ from functools import partial
 from importlib import import_module
 from inspect import Signature, iscoroutinefunction, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, TypedDict, Unpack
 
 from taskqueue_client._arguments import check_callback, check_kind, check_kinds, seconds
 from taskqueue_client._protocol.threads_and_tasks import NO_THREAD
@@ -254,6 +254,9 @@ class WorkerLoop(ABC):
                 or gevent or eventlet has patched the program.
         """
         self.__serve(logged_by_default, signals=threading.current_thread() is threading.main_thread())
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{type(self).__name__} cannot be pickled or copied: make a worker in each process")
 
     def serve(self) -> None:
         """Work like `run`, in a program that handles signals itself and calls `shutdown`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import re
 import subprocess
 import sys
@@ -665,6 +666,19 @@ def test_a_fixture_of_the_same_name_as_the_client_does_not_disturb_run_worker(
     queue: str, run_worker: TaskRunner
 ) -> None:
     assert run_worker(Greeter, {"name": queue}).outcome == "completed"
+
+
+def test_a_worker_or_run_that_is_pickled_says_what_to_do_instead() -> None:
+    """As for a process pool, or a process that is spawned."""
+
+    class Pickling(WorkerLoop):
+        def run_task(self, task: TaskRun) -> None:
+            with pytest.raises(TypeError, match=r"TaskRun cannot be pickled .* such as task\.payload"):
+                pickle.dumps(task)
+            with pytest.raises(TypeError, match=r"Pickling cannot be pickled .* a worker in each process"):
+                pickle.dumps(self)
+
+    assert run_handler(Pickling, {}).outcome == "completed"
 
 
 def test_downloads_of_a_handler_are_attempted_once() -> None:

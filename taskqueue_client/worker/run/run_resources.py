@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from taskqueue_client._arguments import check_kind
 from taskqueue_client._client_base import with_attributes
@@ -179,6 +179,11 @@ class RunResources:
         self._queue: Queue | None = None
         self._async_queues: dict[asyncio.AbstractEventLoop | None, AsyncQueue] = {}
         self._lock = threading.RLock()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a TaskRun cannot be pickled or copied: pass what another process needs, such as task.payload"
+        )
 
     def _check_process(self) -> None:
         """Refuse to a forked child what only the worker's own process can do."""

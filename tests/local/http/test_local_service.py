@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import pickle
 import socket
 import sqlite3
 import subprocess
@@ -417,6 +418,11 @@ def test_a_forked_child_that_moves_its_parents_clock_gets_an_error() -> None:
     assert output.splitlines() == 2 * [
         "the local queue runs in the parent process, where its clock and workers are changed"
     ] + ["0"]
+
+
+def test_a_queue_that_is_pickled_says_what_to_pass_to_another_process(local_queue: LocalQueue) -> None:
+    with pytest.raises(TypeError, match="pass its root_url and credentials"):
+        pickle.dumps(local_queue)
 
 
 def test_a_forked_child_keeps_neither_connections_nor_the_port_of_its_parents_queue_open() -> None:
