@@ -157,10 +157,19 @@ class Supervisor:
     def raise_if_over(self) -> None:
         if self._task is None:
             raise RuntimeError("the listener is not open: use it within `async with`")
-        if self._task.get_loop() is not asyncio.get_running_loop():
-            raise RuntimeError("the listener was opened in another event loop: open one in each loop")
+        self._check_loop(self._task)
         if self._task.done():
             self._task.result()
+
+    def raise_if_elsewhere(self) -> None:
+        """Raise a RuntimeError if another event loop closes an open listener: it would wait forever."""
+        if self._task is not None and not self._task.done():
+            self._check_loop(self._task)
+
+    @staticmethod
+    def _check_loop(task: asyncio.Task[None]) -> None:
+        if task.get_loop() is not asyncio.get_running_loop():
+            raise RuntimeError("the listener was opened in another event loop: open one in each loop")
 
     def _deliver(self, delivery: Delivery) -> None:
         if self.state in {State.LISTENING, State.LAGGING}:  # not while a reconcile hook may still fail

@@ -134,6 +134,7 @@ class _Consumer(ABC, Generic[HookResult]):
             raise
 
     async def _close(self, error: BaseException | None) -> None:
+        self._supervisor.raise_if_elsewhere()
         if self._is_running:
             self._current = None  # the event returns to the queue: its handler may still fail
         elif isinstance(error, Exception):

@@ -439,6 +439,15 @@ def test_a_listener_that_another_event_loop_has_opened_says_so(settings: PulseSe
         second.run(listener.__aexit__(None, None, None))
 
 
+def test_an_open_listener_that_another_event_loop_closes_says_so(settings: PulseSettings) -> None:
+    listener = AsyncListener(settings, [events.task_completed()])
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        first.run(listener.__aenter__())
+        with pytest.raises(RuntimeError, match="opened in another event loop"):
+            second.run(listener.__aexit__(None, None, None))
+        first.run(listener.__aexit__(None, None, None))
+
+
 async def test_a_second_asynchronous_block_raises_an_error_that_says_to_create_another_listener(
     settings: PulseSettings, publisher: Publisher, pool: str
 ) -> None:
