@@ -344,14 +344,15 @@ class ConnectorTransport:
         self._places = asyncio.Semaphore(POOL_SIZE)
 
     def _opened(self) -> aiohttp.TCPConnector:
-        if self._connector is None or self._loop is not running_loop():
-            return self._open()
-        return self._connector
+        running = asyncio._get_running_loop()  # noqa: SLF001 - documented
+        is_open = not self._closed and self._loop is running
+        return (is_open and self._connector) or self._open()
 
     def _open(self) -> aiohttp.TCPConnector:
+        loop = running_loop()
         if self._closed or self._connector is not None:
             raise ClientUnusable(_CLOSED if self._closed else _ELSEWHERE)
-        self._loop = running_loop()
+        self._loop = loop
         self._connector = aiohttp.TCPConnector(limit=self._limit, keepalive_timeout=KEEP_ALIVE)
         self._deadlines = ConnectionDeadlines(self._connections)
         self._loop_end = LoopEnd(self._deadlines.close_idle)
@@ -404,8 +405,8 @@ class ConnectorTransport:
             raise TransportFailed(_BUSY, timed_out=True, is_unsent=True) from error
 
     async def aclose(self) -> None:
-        self._closed, loop, self._loop = True, self._loop, None
-        if self._connector is not None and loop is asyncio.get_running_loop():
+        self._closed = True
+        if self._connector is not None and self._loop is asyncio.get_running_loop():
             for each in self._connections:
                 each.fail(TransportFailed(_CLOSED_MEANWHILE))
             await self._connector.close()
