@@ -65,6 +65,17 @@ async def want_a_password(reader: asyncio.StreamReader, writer: asyncio.StreamWr
     writer.close()
 
 
+@contextmanager
+def file_limit(limit: int) -> Generator[None]:
+    """Let this process have at most `limit` open files."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
 def get_when_descriptors_are_free_again(url: str, path: str, refused: Callable[[], object]) -> bytes:
     """Connect to a server of this process while no file can be opened, and send a GET request after that.
 

@@ -10,6 +10,8 @@ import hashlib
 import math
 import os
 import re
+import resource
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from difflib import get_close_matches
@@ -112,6 +114,21 @@ _VARIABLES = Rule(
 
 
 _WRONG_PORT = {errno.EADDRINUSE, errno.EACCES}
+
+
+def files_limit() -> int:
+    """Return how many file descriptors this process may have."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if limit == resource.RLIM_INFINITY else limit
+
+
+def files_needed(runs: int) -> int:
+    """Return how many file descriptors a worker needs for so many runs at a time.
+
+    50 are for connections and event loops of the worker, and 8 for each run: two for a command, the others
+    for its proxy and for captured output.
+    """
+    return 50 + runs * 8
 
 
 def address_of(host: str, port: int) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import resource
 import signal
 import sys
 import threading
@@ -40,7 +39,7 @@ from taskqueue_client.worker.tracing import NO_TRACING, Tracing
 from . import shutdown
 from .commands.linux_processes import check_proc
 from .commands.run_processes import Guardian
-from .config import WorkerConfig, without_effect
+from .config import WorkerConfig, files_limit, files_needed, without_effect
 from .outcomes import text_of
 from .shutdown import Hooks
 from .threads import ThreadsafeCalls
@@ -53,12 +52,6 @@ if TYPE_CHECKING:
 
 EXPIRY_WARNING = 300.0
 """The worker warns so many seconds before its credentials expire. A runner replaces them earlier."""
-
-FILES_OF_WORKER = 50
-"""File descriptors that a worker needs, however many runs there are: for its connections and event loops."""
-
-FILES_OF_RUN = 8
-"""File descriptors that a run needs: two for a command, the others for its proxy and for captured output."""
 
 _ALL_ADDRESSES = {"0.0.0.0", "::"}  # noqa: S104 - nothing listens here
 """They stand for all addresses of this machine, and are of no use in a URL for other machines."""
@@ -239,7 +232,9 @@ class Session:
             return None
         from .features.live_log import LiveLogs  # noqa: PLC0415 - few workers serve logs
 
-        live_logs = LiveLogs(config.live_log_host, config.live_log_port, config.live_log_url)
+        live_logs = LiveLogs(
+            config.live_log_host, config.live_log_port, config.live_log_url, runs=config.concurrency
+        )
         stack.callback(live_logs.close)
         log.info("serving the logs of runs at %s", live_logs.url)
         if config.live_log_url is None and config.live_log_host in _ALL_ADDRESSES:
@@ -343,9 +338,8 @@ class Session:
                 "processes of this PID namespace: %s",
                 error,
             )
-        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        needed = FILES_OF_WORKER + config.concurrency * FILES_OF_RUN
-        if limit != resource.RLIM_INFINITY and limit < needed:
+        limit, needed = files_limit(), files_needed(config.concurrency)
+        if limit < needed:
             log.warning(
                 "%s at a time may need %d file descriptors, and the limit is %d: raise it (`ulimit -n`, "
                 "`LimitNOFILE=` of systemd), or set a lower concurrency",

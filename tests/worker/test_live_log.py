@@ -32,9 +32,10 @@ from taskqueue_client.worker.features import bounded_server, live_log
 from taskqueue_client.worker.features.live_log import LiveLogs
 from taskqueue_client.worker.features.proxy import TaskProxy
 from taskqueue_client.worker.run.task_run import TaskRun
+from tests.servers import file_limit
 from tests.worker.queue_world import WAIT, World, until
 from tests.worker.run_outcomes import reasons
-from tests.worker.worker_world import Working, log_of, work, worker_for
+from tests.worker.worker_world import Working, artifact_names, log_of, work, worker_for
 
 LINK, BACKING = "public/logs/live.log", "public/logs/live_backing.log"
 MIB = 1024 * 1024
@@ -240,6 +241,23 @@ class TestServer:
         with stream(url) as reader:
             reader.readline()
             assert requests.get(url, timeout=WAIT).status_code == 503
+
+    def test_readers_are_refused_before_the_runs_of_the_worker_lack_open_files(self, world: World) -> None:
+        refusals: list[str] = []
+
+        def read_often(task: TaskRun) -> None:
+            task.log.info("here")
+            until(lambda: LINK in artifact_names(world, task.task_id))
+            url: Any = getattr(world.queue.artifact(task.task_id, 0, LINK), "url")  # noqa: B009 - of a link
+            with ExitStack() as stack:
+                for _ in range(14):
+                    stack.enter_context(stream(url)).readline()
+                refusals.append(requests.get(url, timeout=WAIT).text)
+
+        world.create()
+        with file_limit(1024):
+            work(world, read_often, concurrency=100, live_log=True)
+        assert refusals == ["Too many readers: at most 14 at a time\n"]
 
     def test_a_log_that_cannot_be_opened_is_unavailable(self, live_logs: LiveLogs, tmp_path: Path) -> None:
         assert requests.get(live_logs.add(tmp_path / "missing"), timeout=WAIT).status_code == 503

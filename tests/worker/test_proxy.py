@@ -46,7 +46,7 @@ from taskqueue_client.worker.outcomes import InternalError
 from taskqueue_client.worker.run.lifecycle import TaskEnd
 from taskqueue_client.worker.run.task_run import TaskRun
 from tests.certificates import make_authority
-from tests.servers import get_when_descriptors_are_free_again
+from tests.servers import file_limit, get_when_descriptors_are_free_again
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.worker_world import Working, work, worker_for
 
@@ -1171,12 +1171,36 @@ def test_without_free_descriptors_a_proxy_is_an_error_and_leaves_nothing() -> No
     assert results[-1] == "started"
 
 
-def test_without_free_descriptors_a_proxy_logs_one_attempt_a_second(
-    proxy: TaskProxy, caplog: pytest.LogCaptureFixture
+def test_without_free_descriptors_a_proxy_logs_its_first_attempt_to_accept_a_connection(
+    proxy: TaskProxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = get_when_descriptors_are_free_again(proxy.url, "/", lambda: caplog.records)
+    monkeypatch.setattr(bounded_server, "SILENCE", 0.0)
+
+    def is_refused() -> bool:
+        for _ in range(10):  # several attempts
+            proxy._thread.turned().wait(WAIT)  # pyright: ignore[reportPrivateUsage]
+        return bool(caplog.messages)
+
+    found = get_when_descriptors_are_free_again(proxy.url, "/", is_refused)
     assert found.startswith(b"HTTP/1.1 404")
     server = f"the proxy of a run on 127.0.0.1:{urlsplit(proxy.url).port}"
     refused = f"{server} cannot accept a connection, retrying: "
-    assert {each.partition("[")[0] for each in caplog.messages} == {refused}
-    assert len(caplog.messages) < 10
+    assert [each.partition("[")[0] for each in caplog.messages] == [refused]
+
+
+def test_the_proxies_of_all_runs_share_the_open_files_of_the_worker(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Tasks could use them up, and then no run could be reclaimed, write its log or upload artifacts."""
+
+    def connect_often(task: TaskRun) -> None:
+        with task.proxy() as url, ExitStack() as stack:
+            address = ("127.0.0.1", urlsplit(url).port or 0)
+            for _ in range(12):
+                stack.enter_context(socket.create_connection(address, WAIT))
+            until(lambda: "has 10 connections: further ones wait" in caplog.text)
+
+    task_id = world.create()
+    with file_limit(1024):
+        work(world, connect_often, concurrency=20)
+    assert world.run(task_id).state == "completed"

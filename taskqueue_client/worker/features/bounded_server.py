@@ -13,11 +13,14 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from taskqueue_client._transport.network import forget_in_children
-from taskqueue_client.worker.config import address_of
+from taskqueue_client.worker.config import address_of, files_limit, files_needed
 from taskqueue_client.worker.worker_log import log
 
 MOST_CONNECTIONS = 200
-"""Connections of one server. The usual limit of a process is 1024 open files, which include connections."""
+"""Connections of one server, if the process may have many open files, which include connections."""
+
+FEWEST_CONNECTIONS = 4
+"""Connections of one server, however few open files the process may have."""
 
 IDLE = 75.0
 """Seconds after which a connection without a request is closed, as by nginx: its client may be gone, such as
@@ -31,6 +34,11 @@ WAITING = 1024
 """Connections that wait in the kernel, without a file descriptor. Beyond these, clients have to retry."""
 
 
+def files_of_servers(runs: int) -> int:
+    """Return how many file descriptors the servers of so many runs may take: those that runs do not need."""
+    return files_limit() - files_needed(runs)
+
+
 def _is_about_the_server(record: logging.LogRecord) -> bool:
     """Keep requests that are not valid HTTP out of the log: strangers could fill it, and paths are secret."""
     return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
@@ -41,7 +49,7 @@ http_log.addFilter(_is_about_the_server)
 
 
 class BoundedServer(web.Server):
-    """A server with at most `MOST_CONNECTIONS`: further ones wait until one ends.
+    """A server with at most `most` connections, and `MOST_CONNECTIONS`: further ones wait until one ends.
 
     While connections wait, the server closes those that have sent no request for `SILENCE`, so that clients
     that send nothing, or keep idle connections, do not keep others out. A full server also closes each
@@ -49,7 +57,7 @@ class BoundedServer(web.Server):
     """
 
     def __init__(
-        self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], name: str
+        self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], name: str, most: int
     ) -> None:
         super().__init__(
             self._respond,
@@ -62,11 +70,12 @@ class BoundedServer(web.Server):
         )
         self._handler = handler
         self._name = name
+        self._share = max(most, FEWEST_CONNECTIONS)
         self._silent: dict[web.RequestHandler, tuple[float, asyncio.Transport]] = {}
         self._open = 0
         self._beginning: set[asyncio.Task[Any]] = set()
         self._resumption: asyncio.TimerHandle | None = None
-        self._was_full = False
+        self._warned: set[str] = set()
 
     def start(self, listener: socket.socket, closing: float) -> None:
         """Accept connections on a socket, until `stop`, which gives open requests `closing` seconds."""
@@ -112,7 +121,7 @@ class BoundedServer(web.Server):
         except (BlockingIOError, ConnectionAbortedError):  # its client is gone
             return
         except OSError as error:  # no file descriptor is free
-            log.warning("%s cannot accept a connection, retrying: %s", self._shown, error)
+            self._warn("%s cannot accept a connection, retrying: %s", error)
             self._pause()
             return
         self._open += 1
@@ -130,20 +139,27 @@ class BoundedServer(web.Server):
             self._resume()
 
     @property
+    def most(self) -> int:
+        """How many connections the server has at most."""
+        return min(self._share, MOST_CONNECTIONS)
+
+    @property
     def _is_full(self) -> bool:
-        return self._open >= MOST_CONNECTIONS
+        return self._open >= self.most
 
     @property
     def _shown(self) -> str:
         host, port, *_ = self._listener.getsockname()
         return f"{self._name} on {address_of(host, port)}"
 
+    def _warn(self, message: str, cause: object) -> None:
+        """Log a message once, as strangers could fill the log."""
+        if message not in self._warned:
+            self._warned.add(message)
+            log.warning(message, self._shown, cause)
+
     def _make_room(self) -> None:
-        if not self._was_full:  # once, as strangers could fill the log
-            self._was_full = True
-            log.warning(
-                "%s has %d connections: further ones wait until one ends", self._shown, MOST_CONNECTIONS
-            )
+        self._warn("%s has %d connections: further ones wait until one ends", self.most)
         for handler, (since, transport) in self._silent.items():
             if self._loop.time() - since >= SILENCE and not transport.get_write_buffer_size():
                 handler.close()

@@ -24,7 +24,7 @@ from taskqueue_client.worker.config import address_of, cannot_listen
 from taskqueue_client.worker.threads import EventThread
 from taskqueue_client.worker.worker_log import log
 
-from .bounded_server import BoundedServer
+from .bounded_server import BoundedServer, files_of_servers
 
 LOOK = 0.1
 """Seconds between checks whether a log has grown: a reader gets a line at most this much later."""
@@ -39,7 +39,8 @@ AFTER_END = 30.0
 """Seconds that readers get for the rest of a log after the end of its run."""
 
 MOST_READERS = 100
-"""Requests that are served at the same time. Each takes two file descriptors, which tasks need, too."""
+"""Requests that are served at the same time, and half of the connections: others are refused at once. Each
+takes two file descriptors, which tasks need, too."""
 
 CLOSING = 1.0
 """Seconds that readers get for the rest of their log when the worker ends."""
@@ -103,11 +104,13 @@ class LiveLogs:
     304 after S seconds, at most `LONGEST_WAIT`.
 
     Port 0 is any free port. Readers reach the server by `public_url`; default: the URL of `host` and `port`.
+    `runs` is the concurrency of the worker, whose runs need file descriptors, too.
     """
 
-    def __init__(self, host: str, port: int, public_url: str | None = None) -> None:
+    def __init__(self, host: str, port: int, public_url: str | None = None, *, runs: int = 1) -> None:
         self._logs: dict[str, _ServedLog] = {}
         self.readers = 0
+        self._most = files_of_servers(runs) // 6  # every second one reads a file; proxies get three quarters
         self._thread = EventThread("live logs")
         own_url = self._thread.begin(self._start(host, port))
         self.url: Final = (public_url or own_url).rstrip("/")
@@ -142,7 +145,7 @@ class LiveLogs:
             listener = socket.create_server((host, port), family=family)
         except OSError as error:
             raise cannot_listen("live_log", host, port, error) from error
-        self._server = BoundedServer(self._serve, "the server of live logs")
+        self._server = BoundedServer(self._serve, "the server of live logs", self._most)
         self._server.start(listener, CLOSING)
         return f"http://{address_of(host, listener.getsockname()[1])}"
 
@@ -154,8 +157,8 @@ class LiveLogs:
             return _text(404, f"Not found: the run has ended, and its log is {LOG_NAME}")
         if request.method == "HEAD":
             return web.StreamResponse(headers=_HEADERS)
-        if self.readers >= MOST_READERS:
-            return _text(503, f"Too many readers: at most {MOST_READERS} at a time")
+        if self.readers >= (most := min(MOST_READERS, self._server.most // 2)):
+            return _text(503, f"Too many readers: at most {most} at a time")
         self.readers += 1
         try:
             return await _respond(request, served)

@@ -38,10 +38,13 @@ from taskqueue_client.worker.outcomes import thread_refused
 from taskqueue_client.worker.threads import EventThread
 from taskqueue_client.worker.worker_log import log
 
-from .bounded_server import BoundedServer
+from .bounded_server import BoundedServer, files_of_servers
 
 RETRIED_BODY = 1024 * 1024
 """Bytes of a request's body that are kept for a retry; a longer body is streamed, and sent once."""
+
+MOST_CALLS = 64
+"""Connections of one proxy: each may take 1.4 MB of the worker's memory, which all its tasks need."""
 
 ATTEMPTS = 5
 """How often a call is sent at most, if it gets no response or a 5xx."""
@@ -112,6 +115,7 @@ class TaskProxy:
     Args:
         host: The address to listen on, instead of `127.0.0.1`.
         run: The run, for the worker's log.
+        runs: The concurrency of the worker. The proxies of so many runs share its file descriptors.
 
     Attributes:
         is_closed: Whether it was closed.
@@ -131,8 +135,11 @@ class TaskProxy:
         plain: bool = False,
         host: str = _LOOPBACK,
         run: object = "a run",
+        runs: int = 1,
     ) -> None:
         self._run = run
+        share = files_of_servers(runs) // (4 * runs)  # each takes three files; live logs get a quarter
+        self._most = min(share, MOST_CALLS)
         self._host = _address(host)
         self._hosts = {self._host, _LOOPBACK, "localhost"}  # others: a web page, by DNS rebinding
         self._root_url = root_url
@@ -168,7 +175,7 @@ class TaskProxy:
     async def _start(self) -> str:
         listener = socket.create_server((self._host, 0))  # first: nothing is open if it fails
         self._session, self._session_of_retries = _session(), _session(force_close=True)
-        self._server = BoundedServer(self._serve, f"the proxy of {self._run}")
+        self._server = BoundedServer(self._serve, f"the proxy of {self._run}", self._most)
         self._server.start(listener, _CLOSING)
         return f"http://{self._host}:{listener.getsockname()[1]}{self.path}"
 

@@ -346,7 +346,8 @@ class RunResources:
         self.check_attempt(attempt)
         run, url = self.run, self.shared.queue.root_url
         signing = (url, run.credentials, self._allowed, lambda: run.queue.now().timestamp())
-        proxy = TaskProxy(*signing, plain=plain, host=host, run=run)
+        runs = self.shared.config.concurrency
+        proxy = TaskProxy(*signing, plain=plain, host=host, run=run, runs=runs)
         with self._lock:
             is_late = self._has_ended or attempt != self.attempt
             if not is_late:
