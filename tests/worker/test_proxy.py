@@ -682,14 +682,32 @@ def test_a_full_proxy_responds_to_a_call_that_comes_together_with_a_further_conn
                 assert idle.recv(10_000).endswith(b"all")
 
 
-def test_a_response_that_is_cut_does_not_look_whole() -> None:
-    def cut(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(200)
-        handler.send_header("Content-Length", "1000")
-        handler.end_headers()
-        handler.wfile.write(b"x" * 10)
-        handler.connection.shutdown(socket.SHUT_RDWR)
+def cut(handler: BaseHTTPRequestHandler) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Length", "1000")
+    handler.end_headers()
+    handler.wfile.write(b"x" * 10)
+    handler.connection.shutdown(socket.SHUT_RDWR)
 
+
+def test_of_the_calls_that_fail_only_the_first_of_each_kind_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A task could fill the worker's log: the URL of a call may have 8 kB."""
+    with Upstream(cut) as upstream, scripted(upstream) as proxy:
+        for number in range(5):
+            requests.get(f"{proxy.url}/tc.example.com:99999/{number}", timeout=60)
+            with pytest.raises(requests.ConnectionError):
+                requests.get(f"{proxy.url}/api/queue/v1/{number}", timeout=60)
+    why = "the URL or a header of the request is not valid"
+    assert caplog.messages == [
+        f"proxy of a run: GET https://tc.example.com:99999/0 failed: {why}",
+        f"proxy of a run: the response to GET {upstream.url}/api/queue/v1/0 was cut short",
+        "proxy of a run: 8 more calls failed or were cut short",
+    ]
+
+
+def test_a_response_that_is_cut_does_not_look_whole() -> None:
     with (
         Upstream(cut) as upstream,
         scripted(upstream) as proxy,

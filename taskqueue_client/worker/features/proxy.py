@@ -12,6 +12,7 @@ import hmac
 import re
 import secrets
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
@@ -141,6 +142,7 @@ class TaskProxy:
         share = files_of_servers(runs) // (4 * runs)  # each takes three files; live logs get a quarter
         self._most = min(share, MOST_CALLS)
         self._host = _address(host)
+        self._failures: Counter[str] = Counter()
         self._hosts = {self._host, _LOOPBACK, "localhost"}  # others: a web page, by DNS rebinding
         self._root_url = root_url
         self._authorized_scopes = tuple(authorized_scopes)
@@ -165,6 +167,8 @@ class TaskProxy:
             self.is_closed = True
             self._thread.submit(self._stop()).result()
             self._thread.stop()
+            if (unlogged := self._failures.total() - len(self._failures)) > 0:
+                log.warning("proxy of %s: %d more calls failed or were cut short", self._run, unlogged)
 
     def __enter__(self) -> str:
         return self.url
@@ -260,11 +264,17 @@ class TaskProxy:
             _check(received)
         except (TransportFailed, aiohttp.ClientError, OSError, ValueError) as error:
             why = self._reason(error, target)
-            log.warning("proxy of %s: %s %s failed: %s", self._run, request.method, _shown(target), why)
+            self._warn("proxy of %s: %s %s failed: %s", request.method, _shown(target), why)
             failed = _text(500, f"Failed during proxy request: {why}: {_shown(target)}")
             failed.headers["X-Taskcluster-Endpoint"] = target
             return failed
         return await self._pass_back(request, received, target)
+
+    def _warn(self, message: str, *args: str) -> None:
+        """Log the first failure of a kind, and count the others: a task could fill the worker's log."""
+        self._failures[message] += 1
+        if self._failures[message] == 1:
+            log.warning(message, self._run, *args)
 
     def _time_if_stale(self, received: aiohttp.ClientResponse) -> float | None:
         """Return the service's time if a call may have been refused for the time in its signature; else None.
@@ -350,8 +360,7 @@ class TaskProxy:
                 async for block in received.content.iter_chunked(_BLOCK):
                     await response.write(block)
         except (aiohttp.ClientError, OSError):
-            cut = f"{request.method} {_shown(target)}"
-            log.warning("proxy of %s: the response to %s was cut short", self._run, cut)
+            self._warn("proxy of %s: the response to %s %s was cut short", request.method, _shown(target))
             if request.transport is not None:
                 request.transport.abort()  # an incomplete response must not look like a whole one
         finally:
