@@ -32,7 +32,7 @@ from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.credentials import Credentials
 from taskqueue_client.errors import InvalidArgument
 
-from .threads_and_tasks import AsyncResult, call_on_threads
+from .threads_and_tasks import NO_THREAD, AsyncResult, call_on_threads
 
 if TYPE_CHECKING:
     import asyncio
@@ -361,16 +361,24 @@ async def _together_async(client: AsyncClient, step: Together[R]) -> list[R]:
 
 
 async def on_thread(work: Work[R]) -> R:
-    """Run `Work` on a thread; on cancellation, stop it and wait up to `STOPPING_TIMEOUT` for its end."""
+    """Run `Work` on a thread; on cancellation, stop it and wait up to `STOPPING_TIMEOUT` for its end.
+
+    If no more threads can be started, it runs in the event loop; see `call_on_threads`.
+    """
     import asyncio  # noqa: PLC0415 - loaded already
+
+    left = [work.run]
+
+    def run() -> R:  # once: an executor that cannot start a thread keeps the call, and may make it later
+        return left.pop()()
 
     try:
         threads = None if work.threads is None else work.threads()
-        future = asyncio.get_running_loop().run_in_executor(threads, work.run)
-    except RuntimeError:
-        if main_thread().is_alive():
+        future = asyncio.get_running_loop().run_in_executor(threads, run)
+    except RuntimeError as error:
+        if str(error) != NO_THREAD and main_thread().is_alive():
             raise
-        return work.run()  # see `call_on_threads`
+        return run()
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:

@@ -314,7 +314,8 @@ _BATCH = 256 * 1024
 class BlockThread:
     """Calls a function with the blocks of a stream, on a separate thread, in batches.
 
-    Use it as a context manager, so that the thread ends. Content of less than a batch needs no thread.
+    Use it as a context manager, so that the thread ends. Content of less than a batch needs no thread. While
+    no more threads can be started, the function is called on the thread that calls `put`.
 
     The queues are `SimpleQueue`s: a Ctrl-C while a `queue.Queue` is locked would leave it locked, and nobody
     could end the thread.
@@ -351,13 +352,11 @@ class BlockThread:
         self._size += len(block)
         if self._size < _BATCH:
             return
-        if is_finalizing():  # no thread can be started; up to Python 3.11, `start` would wait for ever
-            self._take_batch(self._batch())
-        else:
-            if self._thread is None:
-                self._start()
+        if self._is_started():
             self._room.get()
             self._batches.put(self._batch())
+        else:
+            self._take_batch(self._batch())
         self._check()
 
     def finish(self) -> None:
@@ -373,7 +372,19 @@ class BlockThread:
             self._thread = None
         self._check()
 
+    def _is_started(self) -> bool:
+        """Start the thread if there is none; return False if that is not possible."""
+        if is_finalizing():  # up to Python 3.11, `start` would wait for ever
+            return False
+        try:
+            if self._thread is None:
+                self._start()
+        except RuntimeError:  # too many threads
+            return False
+        return True
+
     def _start(self) -> None:
+        self._batches, self._room = SimpleQueue(), SimpleQueue()  # those of an attempt that failed are used
         for _ in range(AHEAD):
             self._room.put(None)
         self._thread = Thread(target=self._run, name=self._name, daemon=True)

@@ -191,15 +191,21 @@ def taken(blocks: int, take: Callable[[Block], object], error: BaseException | N
             raise error
 
 
-def test_a_system_that_starts_no_more_threads_is_the_error_of_the_stream(
+def test_while_the_system_starts_no_more_threads_blocks_are_taken_on_the_present_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse(_: Thread) -> None:
-        raise RuntimeError("can't start new thread")
+    start, refused, used = Thread.start, [None] * 2, list[tuple[int, str]]()
 
-    monkeypatch.setattr(Thread, "start", refuse)
-    with pytest.raises(RuntimeError, match="can't start new thread"):
-        taken(16, bytes)
+    def start_later(self: Thread) -> None:
+        if refused:
+            refused.pop()
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(Thread, "start", start_later)
+    taken(70, lambda block: used.append((len(block), current_thread().name)))
+    batch, own = 256 * 1024, current_thread().name
+    assert used == [*[(batch, own)] * 2, *[(batch, "blocks")] * 2, (6 * 16_384, "blocks")]
 
 
 @pytest.mark.parametrize(("blocks", "name"), [(15, current_thread().name), (16, "blocks")])

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -241,6 +242,28 @@ def test_where_no_thread_can_be_started_conversations_run_on_those_that_there_ar
 
     monkeypatch.setattr(threading.Thread, "start", limited)
     assert converse(Client(), iter_together((iter_work(lambda: 5) for _ in range(3)), 2)) == [5, 5, 5]
+
+
+def test_where_no_thread_can_be_started_an_event_loop_does_work_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Even if an executor could start one thread before: it does the work that it has kept only once."""
+    start, left, released, done = threading.Thread.start, [None], threading.Event(), list[str]()
+
+    def limited(self: threading.Thread) -> None:
+        if not left:
+            message = "can't start new thread"
+            raise RuntimeError(message)
+        left.pop()
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with ThreadPoolExecutor(2) as threads:
+        threads.submit(released.wait, 10)
+        work = Work(lambda: done.append(threading.current_thread().name), threads=lambda: threads)
+        asyncio.run(converse_async(AsyncClient(), iter(work)))
+        released.set()
+    assert done == [threading.main_thread().name]
 
 
 def test_a_stream_gives_items_between_its_other_steps(items: Items) -> None:
