@@ -253,6 +253,34 @@ def test_a_host_name_leads_to_that_host_over_tls(proxy: TaskProxy, caplog: pytes
     assert "q=" not in caplog.text
 
 
+def test_a_name_with_many_addresses_that_do_not_respond_takes_few_file_descriptors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The addresses are tried one after the other, and the first attempts are still under way."""
+    look_up, hosts = socket.getaddrinfo, [f"127.9.0.{number}" for number in range(1, 5)]
+
+    def find(host: Any, port: Any, *args: Any, **options: Any) -> Any:
+        names = hosts if host == "many.example" else [host]
+        return [each for name in names for each in look_up(name, port, *args, **options)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", find)
+    monkeypatch.setattr(proxy_module, "ATTEMPTS", 1)
+    monkeypatch.setattr(proxy_module, "TIMEOUT", aiohttp.ClientTimeout(total=None, connect=2))
+    with (
+        ExitStack() as stack,
+        TaskProxy("http://127.0.0.1:9", Credentials("me", "token"), [], lambda: 1e9) as url,
+    ):
+        port = stack.enter_context(socket.create_server((hosts[0], 0), backlog=0)).getsockname()[1]
+        *_, last = [stack.enter_context(socket.create_server((host, port), backlog=0)) for host in hosts[1:]]
+        for host in hosts[:-1]:
+            stack.enter_context(socket.create_connection((host, port)))  # further ones get no response
+        found = requests.get(f"{url}/many.example:{port}/", timeout=60)
+        assert "could not connect to many.example" in found.text
+        last.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            last.accept()
+
+
 def test_no_connection_to_another_host_stays_open_after_a_call(
     tmp_path: Path, proxy: TaskProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -441,12 +441,14 @@ def _forwarded_headers(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
 
 
 def _session(*, force_close: bool = False) -> aiohttp.ClientSession:
-    """Return a session; with `force_close`, it uses no connection twice.
+    """Return a session; with `force_close`, it uses no connection twice, and tries two addresses at a time.
 
-    Without that, after a restart of a load balancer, each retry could fail on another idle connection.
+    Otherwise, after a restart of a load balancer, each retry could fail on another idle connection. And each
+    call to a name of a task, with many addresses that do not respond, would take many file descriptors.
     """
+    delay = (TIMEOUT.connect or 0) / 2 if force_close else 0.25
     session = aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, force_close=force_close),
+        connector=aiohttp.TCPConnector(limit=0, force_close=force_close, happy_eyeballs_delay=delay),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
         timeout=TIMEOUT,
