@@ -672,6 +672,34 @@ def test_calls_of_more_connections_than_a_proxy_has_wait_for_each_other(
         assert [each.result().content for each in calls] == [b"all"] * 20
 
 
+def test_clients_that_disconnect_while_a_proxy_is_closed_are_no_error_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As at the end of a command that has made calls on many threads."""
+    came, go_on = queue.SimpleQueue[None](), threading.Event()
+
+    def hold(_: BaseHTTPRequestHandler) -> None:
+        came.put(None)
+        go_on.wait(WAIT)
+
+    with Upstream(hold) as upstream, ExitStack() as stack:
+        stack.callback(go_on.set)
+        for _ in range(5):
+            clients = ExitStack()
+            with scripted(upstream) as proxy:
+                parts = urlsplit(proxy.url)
+                call = f"GET {parts.path}/api/queue/v1/ping HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+                for _ in range(60):
+                    client = socket.create_connection((str(parts.hostname), parts.port or 0), WAIT)
+                    clients.enter_context(client).sendall(call)
+                for _ in range(60):
+                    came.get(timeout=WAIT)
+                disconnecting = threading.Thread(target=clients.close)
+                disconnecting.start()
+            disconnecting.join()
+    assert "Unhandled exception" not in caplog.text
+
+
 def test_a_full_proxy_closes_connections_that_only_wait_for_a_further_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

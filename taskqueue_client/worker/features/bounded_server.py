@@ -40,8 +40,12 @@ def files_of_servers(runs: int) -> int:
 
 
 def _is_about_the_server(record: logging.LogRecord) -> bool:
-    """Keep requests that are not valid HTTP out of the log: strangers could fill it, and paths are secret."""
-    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
+    """Keep requests that are not valid HTTP out of the log: strangers could fill it, and paths are secret.
+
+    Also a bug of aiohttp, which is harmless: the client disconnects while the server stops.
+    """
+    errors = (HttpProcessingError, asyncio.InvalidStateError)
+    return record.exc_info is None or not isinstance(record.exc_info[1], errors)
 
 
 http_log = log.getChild("http")
