@@ -125,10 +125,10 @@ def files_limit() -> int:
 def files_needed(runs: int) -> int:
     """Return how many file descriptors a worker needs for so many runs at a time.
 
-    50 are for connections and event loops of the worker, and 8 for each run: two for a command, the others
-    for its proxy and for captured output.
+    50 are for connections and event loops of the worker, and 12 for each run: four for its proxy, two for a
+    call through it, four for a command with captured output, and two for its log.
     """
-    return 50 + runs * 8
+    return 50 + runs * 12
 
 
 def address_of(host: str, port: int) -> str:

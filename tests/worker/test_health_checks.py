@@ -186,7 +186,7 @@ def test_a_limit_of_file_descriptors_that_is_too_low_is_named_at_the_start(
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert (
-        "50 runs at a time may need 450 file descriptors, and the limit is 200" in caplog.text
+        "50 runs at a time may need 650 file descriptors, and the limit is 200" in caplog.text
     ) == is_warned
 
 

@@ -250,14 +250,14 @@ class TestServer:
             until(lambda: LINK in artifact_names(world, task.task_id))
             url: Any = getattr(world.queue.artifact(task.task_id, 0, LINK), "url")  # noqa: B009 - of a link
             with ExitStack() as stack:
-                for _ in range(14):
+                for _ in range(11):
                     stack.enter_context(stream(url)).readline()
                 refusals.append(requests.get(url, timeout=WAIT).text)
 
         world.create()
         with file_limit(1024):
-            work(world, read_often, concurrency=100, live_log=True)
-        assert refusals == ["Too many readers: at most 14 at a time\n"]
+            work(world, read_often, concurrency=70, live_log=True)
+        assert refusals == ["Too many readers: at most 11 at a time\n"]
 
     def test_a_log_that_cannot_be_opened_is_unavailable(self, live_logs: LiveLogs, tmp_path: Path) -> None:
         assert requests.get(live_logs.add(tmp_path / "missing"), timeout=WAIT).status_code == 503

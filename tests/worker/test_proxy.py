@@ -1262,7 +1262,7 @@ def test_without_free_descriptors_a_proxy_logs_its_first_attempt_to_accept_a_con
     assert [each.partition("[")[0] for each in caplog.messages] == [refused]
 
 
-@pytest.mark.parametrize(("runs", "connections"), [(1, 64), (20, 10)])
+@pytest.mark.parametrize(("runs", "connections"), [(1, 64), (20, 9)])
 def test_the_proxies_of_all_runs_share_the_open_files_of_the_worker(
     world: World, caplog: pytest.LogCaptureFixture, runs: int, connections: int
 ) -> None:
