@@ -70,7 +70,7 @@ def download_artifact(
             is the signed one.
 
     Raises:
-        InvalidArgument: A value is malformed, or `to` is a folder, a device, a FIFO or in `/dev`.
+        InvalidArgument: A value is malformed, or `to` is a folder, a device, a FIFO or directly in `/dev`.
         ChainOfTrustError: The run's chain of trust cannot be verified, or was signed for other content.
         ErrorArtifact: The artifact is an error, which says why the file is missing.
         DownloadTooLarge: The artifact has more than `max_bytes`.
