@@ -461,7 +461,8 @@ class _Tally:
     def count(self, error: errors.CallFailed) -> None:
         """Count a failed attempt, and describe all attempts until now in its error."""
         self.made += 1
-        self._outcome_unknown |= error.attempted.outcome_unknown or isinstance(error, errors.ServerError)
+        is_unclear = isinstance(error, (errors.ServerError, errors.UnreadableResponse))
+        self._outcome_unknown |= error.attempted.outcome_unknown or is_unclear
         error.attempted = replace(
             error.attempted, attempts=self.made, elapsed=self.elapsed(), outcome_unknown=self._outcome_unknown
         )

@@ -158,6 +158,15 @@ def test_the_outcome_of_a_refused_call_is_known(client: Any, server: ScriptedSer
     assert not caught.value.attempted.outcome_unknown
 
 
+def test_the_outcome_of_a_call_with_an_unreadable_response_is_unknown(
+    client: Any, server: ScriptedServer
+) -> None:
+    server.otherwise = Say(200, b"{", {"Content-Length": "1"})
+    with pytest.raises(UnreadableResponse) as caught:
+        client.send(DECLARE)
+    assert caught.value.attempted.outcome_unknown
+
+
 def test_a_response_that_is_not_read_names_the_call_and_the_reason(server: ScriptedServer) -> None:
     server.otherwise = Say(200, b"{}", {"Content-Encoding": "compress"})
     with (
