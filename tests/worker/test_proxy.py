@@ -546,8 +546,26 @@ def test_a_call_that_the_clients_do_not_repeat_is_sent_once(
     assert len(upstream.requests) == 1
 
 
+def test_a_change_of_a_group_s_priority_is_repeated_as_by_the_clients() -> None:
+    with Upstream(partial(respond, status=502)) as upstream, scripted(upstream) as proxy:
+        requests.post(f"{proxy.url}/api/queue/v1/task-group/x/priority", timeout=60)
+    assert len(upstream.requests) == proxy_module.ATTEMPTS
+
+
 def hang_up(handler: BaseHTTPRequestHandler) -> None:
     handler.connection.shutdown(socket.SHUT_RDWR)
+
+
+def test_more_scopes_than_a_signature_may_have_are_a_500_that_says_so() -> None:
+    scopes = [f"project:demo:{number:0100}" for number in range(50)]
+    with (
+        Upstream(lambda handler: respond(handler, 200)) as upstream,
+        TaskProxy(upstream.url, Credentials("me", "secret-token"), scopes, lambda: 1e9) as url,
+    ):
+        response = requests.get(f"{url}/api/queue/v1/ping", timeout=60)
+    assert (response.status_code, upstream.requests) == (500, [])
+    assert "expected a header of at most 4096 characters" in response.text
+    assert "leave some scopes out" in response.text
 
 
 def test_no_response_at_all_is_a_500_that_says_why() -> None:

@@ -84,7 +84,9 @@ _HOP_BY_HOP = frozenset(
 """Headers that are not passed on: of one connection (RFC 9110, 7.6.1), or set by the proxy. `Connection` can
 name more."""
 
-_NEVER_REPEATED = re.compile(r"POST .*/(claim-work/[^/]+(/[^/]+)?|rerun|priority)|PUT .*/workers/[^/]+/[^/]+")
+_NEVER_REPEATED = re.compile(
+    r"POST .*/(claim-work/[^/]+(/[^/]+)?|task/[^/]+/(rerun|priority))|PUT .*/workers/[^/]+/[^/]+"
+)
 """The calls of `_protocol.retry.UNREPEATABLE`, which the clients do not repeat either."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
@@ -289,6 +291,8 @@ class TaskProxy:
         """Return why there is no response; without the query of the URL, which may contain a signature."""
         if isinstance(error, TransportFailed):
             return error.reason
+        if isinstance(error, InvalidArgument) and error.argument == "credentials":
+            return str(error)  # of `Signer`: the scopes of the task are too many for a signature
         if isinstance(error, ValueError):
             return "the URL or a header of the request is not valid"
         return connection_failure(error, error, target, self._network).reason
