@@ -55,7 +55,8 @@ def create_reference_artifact(
 
     Raises:
         InvalidArgument: A value is malformed.
-        RequestConflict: The name belongs to an artifact that is not a reference, or the run is not running.
+        RequestConflict: The name belongs to an artifact that is not a reference, or that has another content
+            type; or the run is resolved.
     """
     arguments.new_name(name)
     arguments.check_kind("url", url, str)
@@ -104,7 +105,8 @@ def create_link_artifact(
 
     Raises:
         InvalidArgument: A value is malformed.
-        RequestConflict: The name belongs to an artifact that is not a reference, or the run is not running.
+        RequestConflict: The name belongs to an artifact that is neither a reference nor the same link; or the
+            run is resolved.
     """
     request: LinkArtifactRequest = {
         "storageType": "link",
@@ -144,7 +146,8 @@ def create_error_artifact(
 
     Raises:
         InvalidArgument: A value is malformed.
-        RequestConflict: The name belongs to another kind of artifact, or the run is not running.
+        RequestConflict: The name belongs to another artifact, such as an error with another message; or the
+            run is resolved.
     """
     arguments.one_of("reason", reason, get_args(ErrorReason))
     arguments.check_kind("message", message, str)

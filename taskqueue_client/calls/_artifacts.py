@@ -38,8 +38,9 @@ def create_artifact(
             storage type.
 
     Raises:
-        InputError: The task or run does not exist, or `expires` is past or after the task's `expires`.
-        RequestConflict: The run is not running, or a different artifact has this name.
+        InputError: The task or run does not exist, the run was never claimed, or `expires` is past or after
+            the task's `expires`.
+        RequestConflict: The run is resolved, or a different artifact has this name.
     """
     path = _of_run(task_id, run_id, "artifacts", name)
     body = arguments.mapping("request", request)

@@ -234,8 +234,8 @@ class WorkerConfig:
         _DURATION,
         "Seconds from the first upload of a run's log to the second, while the run goes on. The next "
         "intervals are longer, up to 6 times as long. The first upload is 1.25 to 10 s after the start of "
-        "the run, or after this interval if it is shorter; if the Queue could not be reached before, up to "
-        "3 minutes after the start. 0: the log is uploaded only at the end.",
+        "the run, at the latest after this interval; if the Queue could not be reached before, up to 3 "
+        "minutes after the start. 0: the log is uploaded only at the end.",
     )
     upload_timeout: float = _setting(
         900.0,
