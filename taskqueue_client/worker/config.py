@@ -240,9 +240,10 @@ class WorkerConfig:
     upload_timeout: float = _setting(
         900.0,
         _DURATION,
-        "How long the upload of an artifact or log is retried after its first failure; at most until "
-        "30 s before the task's deadline, and only while the run is claimed. An upload that makes progress "
-        "has no limit.",
+        "How long the upload of an artifact or log is retried after its first failure: before the report of "
+        "the run at most until 30 s before the task's deadline, and only while the run is claimed; after the "
+        "report of an exception at most for 24 minutes. An upload that makes progress before the report has "
+        "no limit.",
     )
     live_log: bool = _switch(
         "Serve the logs of runs over HTTP while they grow; `public/logs/live.log` leads there until the run "
