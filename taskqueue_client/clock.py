@@ -39,7 +39,7 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clock; see `Clock`."""
 
-    monotonic = staticmethod(time.monotonic)
+    monotonic = staticmethod(time.monotonic)  # libraries that freeze the time do not look into classes
 
     def now(self) -> float:
         """See `Clock.now`. Looks up `time.time` each time, which a test may have replaced."""
@@ -70,7 +70,7 @@ class MovableClock:
         self._moved = threading.Condition()
         self._epoch = time.time() if start is None else start
         self._offset = 0.0
-        self._running_since: float | None = None if held else time.monotonic()
+        self._running_since: float | None = None if held else SystemClock.monotonic()
         self._async_sleepers: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
         self._after_move: list[Callable[[], object]] = []
 
@@ -83,7 +83,7 @@ class MovableClock:
         with self._moved:
             if self._running_since is None:
                 return self._offset
-            return self._offset + time.monotonic() - self._running_since
+            return self._offset + SystemClock.monotonic() - self._running_since
 
     @property
     def is_held(self) -> bool:
@@ -100,7 +100,7 @@ class MovableClock:
         """Let the clock run again, from its current time."""
         with self._moved:
             if self._running_since is None:
-                self._running_since = time.monotonic()
+                self._running_since = SystemClock.monotonic()
         self._wake_sleepers()
 
     def advance(self, seconds: float = 0, *, minutes: float = 0, hours: float = 0, days: float = 0) -> None:

@@ -51,3 +51,13 @@ async def test_a_wait_is_canceled_while_the_clock_moves(turns: int) -> None:
     waiting.cancel()
     await asyncio.wait([waiting], timeout=5)
     assert waiting.cancelled()
+
+
+def test_a_library_that_freezes_the_time_does_not_move_a_running_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With freezegun, the monotonic clock jumps to the frozen time: a local queue would remove its tasks."""
+    clock = MovableClock()
+    before = clock.now()
+    monkeypatch.setattr(time, "monotonic", lambda: 1.8e9)  # seconds since the epoch, as by freezegun
+    assert clock.now() - before < 3600
