@@ -3,7 +3,7 @@
 TaskQueueError
 ├── InvalidArgument (ValueError)      refused before any request; names the argument
 │   └── InvalidDefinition             a task definition, with every problem in it
-├── ClientUnusable (RuntimeError)     refused before any request; the client is closed
+├── ClientUnusable (RuntimeError)     the client is closed, or belongs to another event loop
 ├── CallFailed                        a call failed; has the number of attempts
 │   ├── ConnectionFailed              no response; the call may have taken effect
 │   │   └── CallTimedOut              no response within the timeout
@@ -269,7 +269,7 @@ class Refused:
 
     Attributes:
         status: The HTTP status.
-        code: The service's error code; None if a proxy sent the response.
+        code: The service's error code; None if a proxy sent the response, and for an `ErrorArtifact`.
         message: The error message, without the trailer that repeats the request.
         request_info: The request as the service received it: `method`, `params`, `payload`, `time`.
         retry_after: Seconds to wait before a retry, from `Retry-After`.
@@ -309,7 +309,7 @@ class ApiError(CallFailed):
 
     @property
     def code(self) -> str | None:
-        """The service's error code; None if a proxy sent the response."""
+        """The service's error code; None if a proxy sent the response, and for an `ErrorArtifact`."""
         return self.refused.code
 
     @property

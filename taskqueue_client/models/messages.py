@@ -123,7 +123,7 @@ class TaskGroupChangedMessage(TaskGroupMessage, frozen=True, kw_only=True):
 
 
 class TaskGroupResolvedMessage(TaskGroupChangedMessage, frozen=True, kw_only=True):
-    """All tasks of the group are resolved. Sent again when tasks are added and resolved."""
+    """Every task of the group has been resolved at least once. Sent again at each later resolution."""
 
 
 class TaskGroupSealedMessage(TaskGroupChangedMessage, frozen=True, kw_only=True):
