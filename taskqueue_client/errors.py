@@ -3,7 +3,7 @@
 TaskQueueError
 ├── InvalidArgument (ValueError)      refused before any request; names the argument
 │   └── InvalidDefinition             a task definition, with every problem in it
-├── ClientUnusable (RuntimeError)     the client is closed, or belongs to another event loop
+├── ClientUnusable (RuntimeError)     a closed client, or one of another event loop
 ├── CallFailed                        a call failed; has the number of attempts
 │   ├── ConnectionFailed              no response; the call may have taken effect
 │   │   └── CallTimedOut              no response within the timeout
