@@ -209,7 +209,10 @@ class WorkerConfig:
         "them. None: 20 s more than graceful_shutdown_timeout and termination_grace together.",
     )
     max_tasks: int | None = _optional(_COUNT, "Shut down after so many runs; None: never.")
-    max_idle: float | None = _optional(INTERVAL, "Shut down after so long without work; None: never.")
+    max_idle: float | None = _optional(
+        INTERVAL,
+        "Shut down after so long without work, at least 1 s, or 3 s with several task queues; None: never.",
+    )
     max_internal_errors: int = _setting(
         5,
         _COUNT_OR_0,
