@@ -373,7 +373,7 @@ class BlockThread:
         self._check()
 
     def _is_started(self) -> bool:
-        """Start the thread if there is none; return False if that is not possible."""
+        """Start the thread unless it runs already; return whether it runs."""
         if is_finalizing():  # up to Python 3.11, `start` would wait for ever
             return False
         try:
@@ -384,7 +384,7 @@ class BlockThread:
         return True
 
     def _start(self) -> None:
-        self._batches, self._room = SimpleQueue(), SimpleQueue()  # those of an attempt that failed are used
+        self._batches, self._room = SimpleQueue(), SimpleQueue()  # not those of a failed attempt
         for _ in range(AHEAD):
             self._room.put(None)
         self._thread = Thread(target=self._run, name=self._name, daemon=True)

@@ -248,7 +248,8 @@ class BrokerSession:
         if isinstance(error, asyncio.CancelledError):  # how aiormq ends a connection without heartbeats
             error = TimeoutError("the broker sent no heartbeat")
         end = f"the connection ended: {_message(error)}" if error else "the connection ended"
-        if error and self._plan.queue and isinstance(error.__cause__, UnmarshalingException):  # sent again
+        # The broker sends it again with each new connection, unless the queue ended with this one.
+        if error and self._plan.queue and isinstance(error.__cause__, UnmarshalingException):
             end += f"; {self.queue} has a message that cannot be decoded: delete the queue to remove it"
         self._end(BrokerLost(end))
 

@@ -337,7 +337,7 @@ class ShutdownPlan:
         )
 
     def of_runs(self, runs: str) -> str:
-        """Return the log line about the runs; `runs` is their number with the noun: `2 runs`."""
+        """Return the log line about the open runs, which `runs` names, such as `2 runs`."""
         ask = "ask again (second signal, Ctrl-C) to stop the runs now"
         if self.end == math.inf:  # as worker-runner asks with `finish-tasks: true`
             return f"{runs} may go on without limit; {ask}"

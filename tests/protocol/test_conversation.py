@@ -226,12 +226,9 @@ def test_a_ctrl_c_waits_for_the_conversations_that_have_begun() -> None:
     assert sorted(ended) == [0, 1]
 
 
-@pytest.mark.parametrize("started", [0, 1])
-def test_where_no_thread_can_be_started_conversations_run_on_those_that_there_are(
-    started: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in a program that has too many threads, or that is about to end."""
-    start, left = threading.Thread.start, [None] * started
+def limit_threads(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Let the process start only so many more threads."""
+    start, left = threading.Thread.start, [None] * count
 
     def limited(self: threading.Thread) -> None:
         if not left:
@@ -241,6 +238,14 @@ def test_where_no_thread_can_be_started_conversations_run_on_those_that_there_ar
         start(self)
 
     monkeypatch.setattr(threading.Thread, "start", limited)
+
+
+@pytest.mark.parametrize("started", [0, 1])
+def test_where_no_thread_can_be_started_conversations_run_on_those_that_there_are(
+    started: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a program that has too many threads, or that is about to end."""
+    limit_threads(monkeypatch, started)
     assert converse(Client(), iter_together((iter_work(lambda: 5) for _ in range(3)), 2)) == [5, 5, 5]
 
 
@@ -248,16 +253,8 @@ def test_where_no_thread_can_be_started_an_event_loop_does_work_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Even if an executor could start one thread before: it does the work that it has kept only once."""
-    start, left, released, done = threading.Thread.start, [None], threading.Event(), list[str]()
-
-    def limited(self: threading.Thread) -> None:
-        if not left:
-            message = "can't start new thread"
-            raise RuntimeError(message)
-        left.pop()
-        start(self)
-
-    monkeypatch.setattr(threading.Thread, "start", limited)
+    released, done = threading.Event(), list[str]()
+    limit_threads(monkeypatch, 1)
     with ThreadPoolExecutor(2) as threads:
         threads.submit(released.wait, 10)
         work = Work(lambda: done.append(threading.current_thread().name), threads=lambda: threads)

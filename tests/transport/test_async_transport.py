@@ -9,7 +9,7 @@ import socket
 import ssl
 import struct
 import tracemalloc
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 
 import aiohttp
@@ -786,36 +786,23 @@ async def test_closing_opens_no_connection_for_requests_that_wait_for_one(
     assert len(server.accepted) == 1
 
 
-async def test_closing_closes_idle_connections_and_those_in_use(
-    transport: ConnectorTransport, server: Server
-) -> None:
-    idle = await exchanged(transport, server)
-    going = [asyncio.create_task(get(transport, server)) for _ in range(2)]
-    await idle.request()
-    used = await server.peer()
-    await used.request()
-    await idle.responds(SMALL)
-    await asyncio.wait(going, return_when=asyncio.FIRST_COMPLETED)
+async def closed(transport: ConnectorTransport) -> None:
     await transport.aclose()
-    await idle.ends()
-    await used.ends()
-    with pytest.raises(TransportFailed):
-        await asyncio.gather(*going)
 
 
-def closed_in_another_thread(transport: ConnectorTransport) -> None:
-    asyncio.run(transport.aclose())
+async def closed_in_another_thread(transport: ConnectorTransport) -> None:
+    await asyncio.to_thread(asyncio.run, transport.aclose())
 
 
-def freed_in_another_thread(transport: ConnectorTransport) -> None:
-    transport._end()  # pyright: ignore[reportPrivateUsage]
+async def freed_in_another_thread(transport: ConnectorTransport) -> None:
+    await asyncio.to_thread(transport._end)  # pyright: ignore[reportPrivateUsage]
 
 
-@pytest.mark.parametrize("close", [closed_in_another_thread, freed_in_another_thread])
-async def test_another_thread_closes_the_connections_in_the_thread_of_their_loop(
-    close: Callable[[ConnectorTransport], None], transport: ConnectorTransport, server: Server
+@pytest.mark.parametrize("close", [closed, closed_in_another_thread, freed_in_another_thread])
+async def test_closing_closes_idle_connections_and_those_in_use(
+    close: Callable[[ConnectorTransport], Awaitable[None]], transport: ConnectorTransport, server: Server
 ) -> None:
-    """asyncio's transports may be used in one thread only; with uvloop, the process would crash."""
+    """In the thread of their event loop: in another one, transports of uvloop would crash the process."""
     asyncio.get_running_loop().set_debug(True)  # checks the thread
     idle = await exchanged(transport, server)
     going = [asyncio.create_task(get(transport, server)) for _ in range(2)]
@@ -824,7 +811,7 @@ async def test_another_thread_closes_the_connections_in_the_thread_of_their_loop
     await used.request()
     await idle.responds(SMALL)
     await asyncio.wait(going, return_when=asyncio.FIRST_COMPLETED)
-    await asyncio.to_thread(close, transport)
+    await close(transport)
     await idle.ends()
     await used.ends()
     with pytest.raises(TransportFailed, match="closed before the response"):

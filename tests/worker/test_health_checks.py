@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import socket
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from taskqueue_client.worker.commands import linux_processes
 from taskqueue_client.worker.run import handlers
 from taskqueue_client.worker.run.lifecycle import TaskEnd
 from taskqueue_client.worker.run.task_run import TaskRun
+from tests.servers import file_limit
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.worker_world import Working, worker_for
 
@@ -176,15 +176,9 @@ def test_a_worker_that_cannot_reach_the_queue_is_alive_but_not_ready(world: Worl
 def test_a_limit_of_file_descriptors_that_is_too_low_is_named_at_the_start(
     world: World, caplog: pytest.LogCaptureFixture, concurrency: int, *, is_warned: bool
 ) -> None:
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (200, before[1]))
-    try:
-        with Working(
-            world, worker_for(world, lambda _: None, max_idle=0.01, concurrency=concurrency)
-        ) as working:
-            working.wait_for_end()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    worker = worker_for(world, lambda _: None, max_idle=0.01, concurrency=concurrency)
+    with file_limit(200), Working(world, worker) as working:
+        working.wait_for_end()
     assert (
         "50 runs at a time may need 650 file descriptors, and the limit is 200" in caplog.text
     ) == is_warned

@@ -266,6 +266,7 @@ def test_a_name_with_many_addresses_that_do_not_respond_takes_few_file_descripto
     monkeypatch.setattr(socket, "getaddrinfo", find)
     monkeypatch.setattr(proxy_module, "ATTEMPTS", 1)
     monkeypatch.setattr(proxy_module, "TIMEOUT", aiohttp.ClientTimeout(total=None, connect=2))
+    monkeypatch.setattr(proxy_module, "_CONNECT", 2)
     with (
         ExitStack() as stack,
         TaskProxy("http://127.0.0.1:9", Credentials("me", "token"), [], lambda: 1e9) as url,
@@ -777,7 +778,7 @@ def test_of_the_calls_that_fail_only_the_first_of_each_kind_is_logged(
     assert caplog.messages == [
         f"proxy of a run: GET https://tc.example.com:99999/0 failed: {why}",
         f"proxy of a run: the response to GET {upstream.url}/api/queue/v1/0 was cut short",
-        "proxy of a run: 8 more calls failed or were cut short",
+        "proxy of a run: further calls that failed or were cut: 8",
     ]
 
 

@@ -53,7 +53,9 @@ ATTEMPTS = 5
 BACKOFF = 0.1
 """Seconds between the first two attempts; they double, and up to as many are added at random."""
 
-TIMEOUT = aiohttp.ClientTimeout(total=None, connect=10, sock_read=60)
+_CONNECT = 10.0  # seconds
+
+TIMEOUT = aiohttp.ClientTimeout(total=None, connect=_CONNECT, sock_read=60)
 """Seconds. `connect` includes the response of an HTTP proxy to `CONNECT`; `sock_connect` would not."""
 
 SENT_WITHIN = 120.0
@@ -170,7 +172,7 @@ class TaskProxy:
             self._thread.submit(self._stop()).result()
             self._thread.stop()
             if (unlogged := self._failures.total() - len(self._failures)) > 0:
-                log.warning("proxy of %s: %d more calls failed or were cut short", self._run, unlogged)
+                log.warning("proxy of %s: further calls that failed or were cut: %d", self._run, unlogged)
 
     def __enter__(self) -> str:
         return self.url
@@ -447,10 +449,10 @@ def _forwarded_headers(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
 def _session(*, force_close: bool = False) -> aiohttp.ClientSession:
     """Return a session; with `force_close`, it uses no connection twice, and tries two addresses at a time.
 
-    Otherwise, after a restart of a load balancer, each retry could fail on another idle connection. And each
-    call to a name of a task, with many addresses that do not respond, would take many file descriptors.
+    Otherwise, each retry after a restart of a load balancer could fail on another idle connection, and a call
+    to a host with many addresses that do not respond would take many file descriptors.
     """
-    delay = (TIMEOUT.connect or 0) / 2 if force_close else 0.25
+    delay = _CONNECT / 2 if force_close else 0.25  # seconds until the next address is tried, too
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, force_close=force_close, happy_eyeballs_delay=delay),
         cookie_jar=aiohttp.DummyCookieJar(),
