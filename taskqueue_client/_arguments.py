@@ -20,6 +20,8 @@ from types import NoneType, UnionType
 from typing import Any, TypeGuard, TypeVar, cast, get_args
 from urllib.parse import quote
 
+import msgspec
+
 from ._dates import is_date_time, moment_of, seconds_of, timestamp
 from .errors import InvalidArgument
 from .slugid import SLUGID
@@ -34,6 +36,9 @@ _PRINTABLE = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]+")
 _NAME = re.compile(r"[\x20-\x7e]+")
 _NEW_NAME = re.compile(r"[\x20-\x7e]{1,1024}")  # the Queue takes longer ones, but fails to list them
 _CONTENT_TYPE = re.compile(r"[\x20-\x7e]{1,255}")
+_ODD_NUMBER = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
+"""A float in MessagePack with all bits of the exponent set; never within text, which is UTF-8."""
+
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _MEDIA_TYPE = re.compile(rf"{_WORD}/{_WORD}(?: *; *{_WORD}=(?:{_WORD}|\"[^\"\\]*\"))*")
 
@@ -102,6 +107,17 @@ def json_value(given: object) -> str | float:
         return float.__float__(given)
     message = f"Encoding objects of type {type(given).__name__} is unsupported"
     raise TypeError(message)
+
+
+def may_have_odd_numbers(document: object) -> bool:
+    """Return whether a document may have NaN or infinity in it: msgspec writes both as the `null` of JSON.
+
+    Searching MessagePack takes a tenth of the time of a search in the document.
+    """
+    try:
+        return _ODD_NUMBER.search(msgspec.msgpack.encode(document, enc_hook=json_value)) is not None
+    except OverflowError:  # an integer of more than 64 bits
+        return True
 
 
 def encoded(argument: str, given: str) -> bytes:

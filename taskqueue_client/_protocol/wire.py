@@ -18,7 +18,7 @@ import math
 from base64 import urlsafe_b64encode
 from binascii import b2a_base64
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from http import HTTPStatus
@@ -31,7 +31,7 @@ import msgspec
 from msgspec.structs import replace as replace_fields
 
 from taskqueue_client import errors
-from taskqueue_client._arguments import json_value
+from taskqueue_client._arguments import json_value, may_have_odd_numbers
 from taskqueue_client.clock import Clock
 from taskqueue_client.credentials import Credentials, checked, checked_root_url
 from taskqueue_client.models import ClaimWorkResponse, Redirect, TaskClaim
@@ -131,12 +131,12 @@ def _ext(credentials: Credentials) -> str:
 class Signer:
     """Signs with credentials. Immutable, so that it can be replaced while other threads use it."""
 
-    __slots__ = ("_client_id", "_key", "credentials", "ext")
+    __slots__ = ("_client_id", "_mac_of_nothing", "credentials", "ext")
 
     def __init__(self, credentials: Credentials) -> None:
         self.credentials = credentials
         self._client_id = str.__str__(credentials.client_id)  # of a member of an enumeration, the value
-        self._key = credentials.access_token.encode()
+        self._mac_of_nothing = hmac.new(credentials.access_token.encode(), digestmod=sha256)
         self.ext = _ext(credentials)
 
     def header(
@@ -194,8 +194,9 @@ class Signer:
         return signed
 
     def _mac(self, normalized: str) -> str:
-        mac = hmac.digest(self._key, normalized.encode(), "sha256")
-        return b2a_base64(mac, newline=False).decode()
+        mac = self._mac_of_nothing.copy()  # a new one would look up the algorithm in OpenSSL each time
+        mac.update(normalized.encode())
+        return b2a_base64(mac.digest(), newline=False).decode()
 
     def _too_long(self, what: str, text: str) -> errors.InvalidArgument:
         allowed = (
@@ -205,8 +206,7 @@ class Signer:
         return errors.InvalidArgument("credentials", self.credentials.client_id, allowed)
 
 
-@dataclass(slots=True)
-class _Skew:
+class _Skew(msgspec.Struct):
     """The seconds to add to this machine's time to get the service's time; several clients share it."""
 
     offset: float = 0.0
@@ -377,7 +377,7 @@ def _encoded(body: object) -> bytes:
         return bytes(body)
     try:
         encoded = msgspec.json.encode(body, enc_hook=json_value)
-        if b"null" in encoded:  # which is also what msgspec makes of NaN and infinity
+        if b"null" in encoded and may_have_odd_numbers(body):
             json.dumps(body, allow_nan=False, default=str)
     except (TypeError, ValueError, RecursionError) as error:
         finding = f"cannot be written as JSON: {error}"
