@@ -99,7 +99,7 @@ _UNITS = {
 }
 """The units of the official clients; a year has 365 days and a month 30."""
 
-_OFFSET = re.compile(
+_OFFSET = (
     r"\s*(?P<past>-?)\s*\+?"
     + "".join(rf"(?:\s*(?P<{unit}>\d+)\s*{spelling})?" for unit, (spelling, _) in _UNITS.items())
     + r"\s*"
@@ -134,7 +134,7 @@ def _distance(offset: str) -> timedelta | None:
 
     An offset that is too long becomes the longest timedelta of Python: adding it to any date fails.
     """
-    found = _OFFSET.fullmatch(offset)
+    found = re.fullmatch(_OFFSET, offset)
     if found is None:
         return None
     try:

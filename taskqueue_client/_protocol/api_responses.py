@@ -235,9 +235,8 @@ def _json_object(body: bytes) -> dict[str, Any]:
 
 
 _REDIRECTS = range(300, 400)
-_TRAILER = re.compile(r"\n\n---\n\n\* method: ")
-_TAG = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^>]*>", re.DOTALL | re.IGNORECASE)
-_WHITE = re.compile(r"\s+")
+_TRAILER = "\n\n---\n\n* method: "
+_TAG = r"(?is)<(script|style)\b.*?</\1\s*>|<[^>]*>"
 
 
 def _message(response: Response, document: Mapping[str, Any]) -> str:
@@ -247,14 +246,14 @@ def _message(response: Response, document: Mapping[str, Any]) -> str:
         return f"redirected to {target}, but calls do not follow redirects; check the root URL"
     words = document.get("message") or document.get("error")
     if isinstance(words, str):
-        return _TRAILER.split(words, maxsplit=1)[0]
+        return words.partition(_TRAILER)[0]
     page = text_of_page(response.body.decode(errors="replace"))
     return page or f"empty response with status {response.status}"
 
 
 def text_of_page(page: str) -> str:
     """Return the visible text of an HTML page, such as a proxy's, shortened."""
-    return errors.shortened(_WHITE.sub(" ", _TAG.sub(" ", page[: 20 * errors.LONGEST])).strip())
+    return errors.shortened(" ".join(re.sub(_TAG, " ", page[: 20 * errors.LONGEST]).split()))
 
 
 def unreadable(body: bytes, error: Exception) -> str:

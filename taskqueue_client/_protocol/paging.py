@@ -13,7 +13,6 @@ end of its list. To return each item once, an iteration remembers all ids: an it
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import msgspec
@@ -27,8 +26,7 @@ PageT = TypeVar("PageT", bound=Page)
 Item = TypeVar("Item")
 
 
-@dataclass(frozen=True, slots=True)
-class Pages(Generic[PageT, Item]):
+class Pages(msgspec.Struct, Generic[PageT, Item], frozen=True):
     """The rest of a list that comes in pages.
 
     Args:
@@ -57,7 +55,7 @@ class Pages(Generic[PageT, Item]):
             # A page of known items only would lead to the same page for ever: request a larger one.
             query = {**query, "limit": str(2 * int(query["limit"]))}
         call = msgspec.structs.replace(self.call, query={**query, "continuationToken": token})
-        return replace(self, call=call)
+        return msgspec.structs.replace(self, call=call)
 
     def everything(self) -> Conversation[list[Item]]:
         """Request all pages, and return their items."""

@@ -11,6 +11,8 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard, TypeVar
 
+import msgspec
+
 from taskqueue_client import errors
 
 from .conversation import Call
@@ -139,8 +141,7 @@ LONG_POLL_TIMEOUT = 45.0
 runs that it claims. The long poll takes 20 s; a slow network and a busy service add to that."""
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyRetries:
+class PolicyRetries(msgspec.Struct, frozen=True):
     """Decides by a `RetryPolicy`; see `Retries`."""
 
     policy: RetryPolicy

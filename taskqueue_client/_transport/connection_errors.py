@@ -16,7 +16,6 @@ from taskqueue_client._protocol.api_responses import ResponseRefused, TransportF
 from taskqueue_client._protocol.wire import Origin
 
 from .network import WANTS_USER, NetworkSettings, Proxy, proxy_refused
-from .sync_connections import TooLate, TooSlow
 
 _CUT = "the connection was closed before the response was complete"
 
@@ -29,6 +28,14 @@ _TUNNEL = "Tunnel connection failed: "
 
 _BEFORE_SENDING = (ConnectionRefusedError, gaierror, ssl.SSLCertVerificationError)
 """The errors of connections that are never opened."""
+
+
+class TooLate(TimeoutError):
+    """An attempt has taken too long; the text says what was late."""
+
+
+class TooSlow(OSError):
+    """Fewer bytes are transferred than the minimum rate allows."""
 
 
 def connection_failed(cause: BaseException, url: str, proxy: Proxy | None) -> TransportFailed:

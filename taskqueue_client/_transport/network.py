@@ -24,8 +24,6 @@ from taskqueue_client._protocol.api_responses import ProxyRefused
 from taskqueue_client._version import __version__
 from taskqueue_client.errors import InvalidArgument
 
-from .sync_connections import IdleConnections
-
 if TYPE_CHECKING:
     import urllib3
 
@@ -118,6 +116,8 @@ class NetworkSettings:
 
     def pool_manager(self, url: str, **options: Any) -> urllib3.PoolManager:
         """Return a urllib3 pool manager for requests to a URL, through its proxy if it has one."""
+        from .sync_connections import IdleConnections  # noqa: PLC0415 - asynchronous clients do without
+
         manager = self._manager(url, options)
         kinds: dict[str, Any] = dict(manager.pool_classes_by_scheme)
         manager.pool_classes_by_scheme = {
@@ -127,7 +127,7 @@ class NetworkSettings:
         return manager
 
     def _manager(self, url: str, options: dict[str, Any]) -> urllib3.PoolManager:
-        import urllib3  # noqa: PLC0415 - asynchronous clients do without
+        import urllib3  # noqa: PLC0415 - as above
 
         if url.startswith("https:"):
             options["ssl_context"] = self.tls

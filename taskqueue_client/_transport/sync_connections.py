@@ -24,16 +24,14 @@ from http.client import HTTPException, HTTPResponse, IncompleteRead
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
+from .connection_errors import TooLate, TooSlow
+
 if TYPE_CHECKING:
     from taskqueue_client._protocol.retry import RetryPolicy
 
 _LARGEST_JOINED = 64 * 1024  # bytes of a body that is sent together with the head of its request
 
 _PIECE = 64 * 1024  # bytes that are passed to TLS at a time: all of them must be sent within the read timeout
-
-
-class TooLate(TimeoutError):
-    """An attempt has taken too long; the text says what was late."""
 
 
 @dataclass(eq=False, repr=False)
@@ -277,10 +275,6 @@ class IdleConnections:
 
 
 # Storage
-
-
-class TooSlow(OSError):
-    """Fewer bytes are transferred than the minimum rate allows."""
 
 
 class TransferCanceled(Exception):

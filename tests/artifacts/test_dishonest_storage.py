@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 
 from taskqueue_client import AsyncQueue, Credentials, Queue, RetryPolicy, slugid
-from taskqueue_client._transport.sync_connections import Cancellation, StorageAttempt, TooSlow
+from taskqueue_client._transport.connection_errors import TooSlow
+from taskqueue_client._transport.sync_connections import Cancellation, StorageAttempt
 from taskqueue_client.artifacts import (
     DownloadTooLarge,
     HashMismatch,
