@@ -9,6 +9,7 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from types import NoneType
 from typing import TYPE_CHECKING, Any, cast
 
 from taskqueue_client._protocol.schemas import json_path, members_of
@@ -38,6 +39,9 @@ MOST_LOGGED = 10
 DEEPEST = 100
 """The nesting levels of lists and objects that a payload may have. jsonschema needs several nested calls for
 each level, and Python limits these. A payload that was cut off when the claim was decoded has more levels."""
+
+_FLAT = (str, int, float, NoneType)
+"""The types without members of a JSON document: most of its values."""
 
 
 def check_payload(schema: PayloadSchema | None, payload: object) -> None:
@@ -99,7 +103,7 @@ def _depth_problems(payload: object) -> list[Problem]:
     """Return the problem of a payload that has more than 100 levels; else nothing."""
     level = [payload]
     for _ in range(DEEPEST + 1):
-        level = [member for each in level for _, member in members_of(each)]
+        level = [member for each in level if not isinstance(each, _FLAT) for _, member in members_of(each)]
         if not level:
             return []
     return [Problem("$", None, f"at most {DEEPEST} levels", "lists and objects are nested too deeply")]

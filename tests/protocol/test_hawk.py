@@ -25,7 +25,9 @@ from taskqueue_client.errors import InvalidArgument
 PERMANENT = Credentials("static/tester", "the-secret-of-the-tester")
 TEMPORARY = temporary_credentials(PERMANENT, ["queue:*", "assume:a b"], name="named/one")
 
-credentials = st.sampled_from([PERMANENT, TEMPORARY]).flatmap(
+# Keys of more than 64 bytes, the block of SHA-256, are hashed first.
+others = st.integers(1, 130).map(lambda length: Credentials("me", (5 * string.printable[:62])[:length]))
+credentials = st.one_of(st.sampled_from([PERMANENT, TEMPORARY]), others).flatmap(
     lambda each: st.sampled_from([each, each.restricted_to([]), each.restricted_to(["queue:get-task:*"])])
 )
 segments = st.text(string.printable[:95], min_size=1).map(lambda text: quote(text, safe=""))

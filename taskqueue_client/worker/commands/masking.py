@@ -47,8 +47,8 @@ class Secrets:
             raise InvalidArgument("secret", "", "a str that is not empty or white space")
         lines = [line.strip() for line in whole.splitlines()]
         unix = whole.replace("\r\n", "\n")
-        texts = [whole, unix, unix.replace("\n", "\r\n")]
-        texts += (line for line in lines if len(line) >= SHORTEST_LINE)
+        texts = {whole, unix, unix.replace("\n", "\r\n")}
+        texts.update(line for line in lines if len(line) >= SHORTEST_LINE)
         with self._lock:
             self._own = (*{*self._own, *(form for text in texts for form in _encoded(text))},)
 
