@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import json
 import math
 import os
 import re
@@ -46,7 +47,11 @@ _ESCAPED_TOO = re.compile(rb"\x7f|\xc2[\x80-\x9f]|" + _DIRECTION)
 
 def print_json(value: object) -> None:
     """Print a value as one line of JSON, with the keys of the Queue's API, without control characters."""
-    encoded = msgspec.json.encode(value.to_dict() if isinstance(value, Model) else value)
+    value = value.to_dict() if isinstance(value, Model) else value
+    try:
+        encoded = msgspec.json.encode(value)
+    except UnicodeEncodeError:  # bytes of a path or argument that are not text; `os.fsencode` returns them
+        encoded = json.dumps(msgspec.to_builtins(value), separators=(",", ":")).encode()
     click.echo(_ESCAPED_TOO.sub(lambda found: b"\\u%04x" % ord(found[0].decode()), encoded))
 
 

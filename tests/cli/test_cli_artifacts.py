@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from pathlib import Path
@@ -55,6 +56,16 @@ def test_artifacts_get_downloads_the_named_artifacts_below_the_folder(running: R
     assert result.exit_code == ExitStatus.DONE
     assert result.stdout == "out/public/b (2 B; verified: sha256)\n"
     assert files_in(folder) == {"out/public/b": b"22"}
+
+
+@pytest.mark.usefixtures("deployment", "folder")
+def test_json_has_the_path_of_a_folder_whose_name_is_not_text(running: Running) -> None:
+    task_id = upload(running, a=b"1")
+    result = run("artifacts", "get", task_id, "public/a", "nothing\udcff", "--to", "out\udcff", "--json")
+    got, missing = map(json.loads, result.stdout.splitlines())
+    assert (result.exit_code, got["path"]) == (ExitStatus.NOT_COMPLETED, "out\udcff/public/a")
+    assert Path(got["path"]).read_bytes() == b"1"
+    assert (missing["name"], missing.keys()) == ("nothing\udcff", {"name", "error"})
 
 
 @pytest.mark.usefixtures("deployment")
