@@ -22,7 +22,7 @@ from taskqueue_client.artifacts.transfers import Transfer
 from taskqueue_client.artifacts.uploading import RunArtifact
 from taskqueue_client.client import Queue
 from taskqueue_client.clock import Clock, SystemClock
-from taskqueue_client.errors import ResourceNotFound
+from taskqueue_client.errors import ResourceNotFound, TaskQueueError
 from taskqueue_client.models import ArtifactContent, RunState, StorageType, TaskState, TaskStatus
 
 from .arguments import connect, run_option, task_argument
@@ -85,7 +85,11 @@ def _writer(*, as_json: bool) -> Generator[Callable[[bytes], object]]:
     """Yield a function that writes a block of the log; end the output afterwards."""
     if as_json:
         lines = JsonLines()
-        yield lines
+        try:
+            yield lines
+        except (TaskQueueError, Failure):  # after Ctrl-C, printing may wait for a reader
+            lines.close()  # the last line of a log that is cut off may say why
+            raise
         lines.close()
     elif sys.stdout.isatty():
         terminal = TerminalFilter()

@@ -283,6 +283,19 @@ def test_a_compressed_log_that_is_cut_off_is_an_error(running: Running, body: by
     assert "gzip" in result.stderr
 
 
+def test_as_json_the_last_line_of_a_log_that_is_cut_off_is_printed_too(running: Running) -> None:
+    task_id, run_client = running
+    with RawServer() as server:
+        server.respond = lambda _: RawResponse(body=b"one\nkilled", announced=100)
+        run_client.create_reference_artifact(
+            task_id, 0, BACKING, server.url, expires=EXPIRES, content_type="text/plain"
+        )
+        run_client.report_completed(task_id, 0)
+        result = run("log", task_id, "--name", BACKING, "--json")
+    assert result.exit_code == ExitStatus.NO_RESPONSE
+    assert list(map(json.loads, result.stdout.splitlines())) == [{"line": "one"}, {"line": "killed"}]
+
+
 @pytest.mark.parametrize("status", [206, 304])
 def test_a_stream_with_nothing_new_does_not_outlast_the_run(
     running: Running, queue: Queue, status: int
