@@ -117,7 +117,8 @@ def command(
         if as_json:
             print_json(finding)
         else:
-            colors = False if os.environ.get("NO_COLOR") else None  # None: only on a terminal
+            is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+            colors = False if is_plain else None  # None: only on a terminal
             click.secho(f"{finding.verdict:<6}", fg=_COLORS[finding.verdict], nl=False, color=colors)
             click.echo(f"{finding.check}: {finding.message}")
     ctx.exit(worst)

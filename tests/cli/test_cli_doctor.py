@@ -60,16 +60,19 @@ def test_doctor_without_problems_reports_good_findings_and_exits_with_0(
     assert found["root URL"][1] == deployment.root_url
 
 
-@pytest.mark.parametrize(("value", "first"), [("1", "good"), ("", "\x1b[32mgood")])
-def test_no_color_turns_the_colors_of_verdicts_off(
-    deployment: LocalQueue, monkeypatch: pytest.MonkeyPatch, value: str, first: str
+@pytest.mark.parametrize(
+    ("no_color", "terminal_type", "first"),
+    [("1", "xterm", "good"), ("", "dumb", "good"), ("", "xterm", "\x1b[32mgood")],
+)
+def test_verdicts_have_no_colors_with_no_color_and_on_a_terminal_without_them(
+    deployment: LocalQueue, monkeypatch: pytest.MonkeyPatch, no_color: str, terminal_type: str, first: str
 ) -> None:
-    monkeypatch.setenv("NO_COLOR", value)
-    with on_a_terminal("doctor") as (_, terminal):
+    monkeypatch.setenv("NO_COLOR", no_color)
+    with on_a_terminal("doctor", terminal_type=terminal_type) as (_, terminal):
         shown = terminal.read_all()
     assert shown.startswith(first)
     assert f"root URL: {deployment.root_url}" in shown
-    assert ("\x1b" in shown) == (not value)
+    assert ("\x1b" in shown) == ("\x1b" in first)
 
 
 def test_doctor_without_a_root_url_names_the_variable() -> None:
