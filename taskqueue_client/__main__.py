@@ -30,6 +30,13 @@ def main() -> None:
         if error.name not in _EXTRA:
             raise
         sys.exit(f"taskqueue needs {error.name}: pip install 'taskqueue_client[cli]'")
+    except OSError as error:  # of a script for a shell: click writes it before it handles errors
+        from taskqueue_client.cli.failures import failure_of  # noqa: PLC0415 - needs the extra
+
+        failure = failure_of(error)
+        if failure is not None:
+            failure.show()
+        sys.exit(1 if failure is None else failure.exit_code)
     except BaseException as ended:
         code = ended.code if isinstance(ended, SystemExit) else 1
         status = code if isinstance(code, int) else int(code is not None)

@@ -93,6 +93,15 @@ def test_the_status_is_the_same_if_standard_error_fails(
         assert process.wait(timeout=60) == status
 
 
+@pytest.mark.parametrize("shell", ["bash", "fish"])
+def test_a_script_for_a_shell_that_cannot_be_written_ends_as_other_output_does(
+    monkeypatch: pytest.MonkeyPatch, shell: str
+) -> None:
+    monkeypatch.setenv("_TASKQUEUE_COMPLETE", f"{shell}_source")
+    assert on_a_full_disk() == (ExitStatus.NOT_COMPLETED, [FAILED])
+    assert without_a_reader() == (ExitStatus.NOT_COMPLETED, [])
+
+
 PRINTING = """
 import os
 os.set_blocking(1, False)
