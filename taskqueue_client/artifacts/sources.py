@@ -13,7 +13,7 @@ import logging
 import os
 import stat
 import tempfile
-from collections.abc import AsyncIterable, Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import AsyncIterable, Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
 from itertools import cycle, repeat
@@ -23,7 +23,7 @@ from threading import Thread
 from typing import BinaryIO, NamedTuple, Protocol, Self, cast
 
 from taskqueue_client._arguments import check_path
-from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.errors import InvalidArgument, shortened
 
 from .artifact_errors import SourceChanged
 
@@ -51,6 +51,9 @@ SyncContent = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO
 """Types that can be uploaded: a path (also as a `str`), bytes, a binary file, or an iterable of bytes."""
 
 SOURCES = "a path, bytes, a file in binary mode or an iterable of bytes"
+
+# A dict is data that nobody has serialized. An empty one, which has no element to refuse, would be stored.
+_NOT_BYTES: tuple[type, ...] = (io.TextIOBase, Mapping)
 
 Content = SyncContent | AsyncIterable[bytes]
 """Types that the asynchronous client can upload: asynchronous iterables, too."""
@@ -176,7 +179,7 @@ def _of_object(content: object) -> Source:
 
 def blocks_of(content: object) -> Iterable[bytes]:
     """Return the blocks of content that is neither a path nor bytes; `checked_block` checks each."""
-    if not isinstance(content, io.TextIOBase):
+    if not isinstance(content, _NOT_BYTES):
         if hasattr(content, "read"):
             file = cast("io.BufferedReader", content)
             return iter(lambda: file.read(BLOCK), b"")
@@ -188,7 +191,8 @@ def blocks_of(content: object) -> Iterable[bytes]:
 def checked_block(block: object) -> bytes:
     """Return a block, or raise InvalidArgument if it is not bytes."""
     if not isinstance(block, (bytes, bytearray, memoryview)):
-        raise InvalidArgument("source", block, "an iterable of bytes")
+        finding = f"it contains {shortened(repr(block))}, which is not bytes"
+        raise InvalidArgument("source", block, SOURCES, finding)
     return cast("bytes", block)
 
 

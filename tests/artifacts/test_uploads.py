@@ -445,6 +445,7 @@ BAD: dict[str, Callable[[Path], Any]] = {
     "pipe": fifo,
     "text file": lambda _: io.StringIO("text"),
     "texts": lambda _: ["text"],
+    "empty dict": lambda _: {},
     "file for writing": lambda path: path.open("wb"),
     "unbuffered file for writing": lambda path: path.open("wb", buffering=0),
     "path with NUL": lambda _: "a\0b",
@@ -464,6 +465,11 @@ def test_a_source_that_cannot_be_uploaded_is_refused_before_any_request(
     if hasattr(source, "close"):
         source.close()
     assert local.faults.waiting()
+
+
+def test_an_error_about_an_element_of_a_source_does_not_take_it_for_the_source(client: EitherClient) -> None:
+    with pytest.raises(InvalidArgument, match=r"^source: it contains 'text', which is not bytes; expected "):
+        client.upload("x", ["text"])
 
 
 @pytest.mark.parametrize(
