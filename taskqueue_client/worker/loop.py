@@ -365,10 +365,15 @@ class WorkerLoop(ABC):
 
 
 def check_has_settings(worker: WorkerLoop) -> None:
-    """Raise a RuntimeError if the `__init__` of a worker's class has not called that of `WorkerLoop`."""
+    """Raise a RuntimeError if a worker lacks attributes of `WorkerLoop`, or has replaced them by its own."""
+    kind = type(worker).__name__
     if not hasattr(worker, "config"):
+        raise RuntimeError(f"{kind}.__init__ must call super().__init__(…) with the settings")
+    kinds = {"config": WorkerConfig, "clock": Clock, "runner": WorkerRunner | None}
+    for name in (name for name, allowed in kinds.items() if not isinstance(getattr(worker, name), allowed)):
+        given = type(getattr(worker, name)).__name__  # not the value, which may contain secrets
         raise RuntimeError(
-            f"{type(worker).__name__}.__init__ must call super().__init__(…) with the settings"
+            f"{kind}.{name}: of type {given}, but WorkerLoop sets this attribute itself; use another name"
         )
 
 

@@ -136,6 +136,20 @@ def test_a_class_that_does_not_call_the_init_of_its_base_is_an_error_at_the_star
     assert not worker.started
 
 
+@pytest.mark.parametrize("name", ["clock", "config", "runner"])
+def test_a_worker_whose_class_replaces_an_attribute_of_its_base_is_an_error_at_the_start(
+    world: World, name: str
+) -> None:
+    task_id = world.create()
+    worker = worker_for(world, lambda _: None, max_tasks=1)
+    setattr(worker, name, {"password": "a-secret-for-tests"})
+    for start in (worker.serve, lambda: run_handler(worker, {})):
+        with pytest.raises(RuntimeError, match=rf"\.{name}: of type dict, .* use another name") as caught:
+            start()
+        assert "a-secret-for-tests" not in str(caught.value)
+    assert world.queue.status(task_id).status.state == "pending"
+
+
 @pytest.mark.parametrize("library", ["gevent", "eventlet"])
 @pytest.mark.parametrize(
     "patched", ["threading.get_ident", "queue.SimpleQueue", "select.select", "subprocess.Popen"]
