@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import AsyncIterable, Callable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from .sources import Content, Source, open_source
 from .storage import no_progress
 from .transfers import Transfer, TransferClient, client_for_event_loop, open_real, reporter
 from .uploading import RunArtifact, UploadOptions, UploadResult, uploading, warn_of_name
+
+_log = logging.getLogger("taskqueue_client.artifacts")
 
 _MOST_OPEN = 64
 _MOST_IN_MEMORY = 4 * 1024 * 1024
@@ -91,6 +94,8 @@ def listed(contents: Contents) -> list[Listed]:
     found += [
         (link, target) for link in links if isinstance(target := _opening(link, top, depth), InvalidArgument)
     ]
+    if not found:
+        _log.warning("nothing to upload: the folder %r has no files", str(folder))
     # `relative_to` takes five times as long as joining parts
     return [_checked("/".join(path.parts[depth:]), content) for path, content in sorted(found)]
 

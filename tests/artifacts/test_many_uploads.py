@@ -79,6 +79,15 @@ def test_a_folder_that_becomes_a_link_before_it_is_read_is_not_entered(
     assert not any(each.is_relative_to(links[0]) for each in found)
 
 
+def test_a_folder_without_files_is_warned_of(
+    client: EitherClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "dist" / "empty").mkdir(parents=True)
+    report = client.upload_many(tmp_path / "dist")
+    assert report.outcomes == ()
+    assert f"nothing to upload: the folder {str(tmp_path / 'dist')!r} has no files" in caplog.text
+
+
 def test_a_folder_that_becomes_a_link_before_its_files_are_opened_is_not_followed(
     client: EitherClient, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
