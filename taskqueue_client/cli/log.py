@@ -28,7 +28,7 @@ from taskqueue_client.models import ArtifactContent, RunState, StorageType, Task
 from .arguments import connect, run_option, task_argument
 from .failures import ExitStatus, Failure, in_one_line
 from .output import TerminalFilter, json_option, print_json
-from .status import blockers_of, interval_option
+from .status import PatientLook, blockers_of, interval_option
 
 LONG_POLL = 20
 """Seconds that a worker which streams its log may wait for new lines before it responds."""
@@ -157,7 +157,18 @@ class FollowedLog:
         if interval is None:
             self._print_last()
             return
-        while self._is_unresolved(status := self._queue.status(self._task_id).status):
+        look = PatientLook(self._look, clock)
+        while self._is_unresolved(status := look()):
+            clock.sleep(interval)
+        try:
+            self._print_last()
+        finally:  # also after an error: a killed worker may have left no log
+            self._tell_of_retry(status)
+
+    def _look(self) -> TaskStatus:
+        """Return the task's status, and write what is new in the log of an unresolved run."""
+        status = self._queue.status(self._task_id).status
+        if self._is_unresolved(status):
             self._has_log = self._print_new() or self._has_log
             is_waiting = status.state is TaskState.UNSCHEDULED
             if is_waiting and (blocked_by := blockers_of(self._queue, self._task_id)):
@@ -165,11 +176,7 @@ class FollowedLog:
                 raise Failure(message, ExitStatus.NOT_COMPLETED)
             if not self._is_live:
                 self._say(self._waiting_for(status))
-            clock.sleep(interval)
-        try:
-            self._print_last()
-        finally:  # also after an error: a killed worker may have left no log
-            self._tell_of_retry(status)
+        return status
 
     def _say(self, words: str) -> None:
         if words != self._told:

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
+from typing import Generic, TypeVar
 
 import click
 from rich.console import Group, RenderableType
@@ -134,6 +135,8 @@ _Snapshot = tuple[list[TaskAndStatus], frozenset[str]]  # tasks, and the ids of 
 _FEW = 3  # how many of the tasks that block another one are named
 _BLOCKED = "blocked"  # the reason of an unscheduled task with a failed dependency
 
+T = TypeVar("T")
+
 OUTAGE_MOST = 3600.0
 """Seconds that an outage may last while tasks are followed."""
 
@@ -248,20 +251,20 @@ def _read(queue: Queue, task_ids: Collection[str]) -> list[TaskAndStatus]:
     ]
 
 
-class PatientLook:
-    """Reads tasks with `look`; in an outage, returns the tasks that it read last: many graphs take hours.
+class PatientLook(Generic[T]):
+    """Reads something with `look`; in an outage, returns what it read last: many graphs take hours.
 
     If the first `look` fails, its error is raised: the settings may be wrong.
     """
 
-    def __init__(self, look: Callable[[], list[TaskAndStatus]], clock: Clock) -> None:
+    def __init__(self, look: Callable[[], T], clock: Clock) -> None:
         self._look = look
         self._clock = clock
-        self._last: list[TaskAndStatus] | None = None
+        self._last: T | None = None
         self._outage_since: float | None = None
 
-    def __call__(self) -> list[TaskAndStatus]:
-        """Return the tasks. In an outage, write a note to standard error, and return the tasks read last.
+    def __call__(self) -> T:
+        """Return what is read. In an outage, write a note to standard error, and return what was read last.
 
         Raises:
             CallFailed: The Queue refuses, or an outage takes longer than `OUTAGE_MOST`.

@@ -27,6 +27,8 @@ from taskqueue_client.cli.failures import ExitStatus, Failure
 from taskqueue_client.cli.log import COMPARED, FollowedLog
 from taskqueue_client.clock import SystemClock
 from taskqueue_client.definitions import from_now
+from taskqueue_client.local import LocalQueue
+from taskqueue_client.local.faults import Respond
 from taskqueue_client.models import ArtifactContent
 from taskqueue_client.testing import TaskFactory
 from taskqueue_client.worker.commands.task_log import Output, TaskLog
@@ -184,6 +186,31 @@ def test_a_follower_says_once_what_it_waits_for(queue: Queue, task_factory: Task
         "waiting: run 0 of task T is running on worker g/w, which has not uploaded a log yet",
         "waiting: run 0 of task T is running on worker g/w, which uploads new lines now and then",
     ]
+
+
+def test_a_follower_waits_out_each_outage_says_so_once_and_loses_no_line(
+    running: Running, queue: Queue, local_queue: LocalQueue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faults = local_queue.faults
+
+    def fails(text: str, operation: str) -> None:
+        write(running, text)
+        faults.add(Respond(operation, status=503, times=2))
+
+    def nothing() -> None:
+        pass
+
+    write(running, "one\n")
+    of_status = partial(fails, "one\ntwo\n", "queue.status")
+    of_log = partial(fails, "one\ntwo\nthree\n", "queue.artifact")
+    hasty = queue.with_options(attempts=1)
+    printed = followed(running, hasty, of_status, nothing, nothing, of_log, nothing)
+    assert (printed, faults.waiting()) == ("one\ntwo\nthree\n", [])
+    trouble = f"{local_queue.root_url} is in trouble (HTTP 503"
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith(trouble)
+    assert second.startswith(trouble)
+    assert first.endswith("; retrying for an hour at most")
 
 
 def test_a_log_whose_content_is_not_there_yet_is_waited_for(running: Running, queue: Queue) -> None:
