@@ -99,7 +99,7 @@ _UNITS = {
 }
 """The units of the official clients; a year has 365 days and a month 30."""
 
-_OFFSET = (
+_OFFSET = (  # not compiled here, which would take a hundredth of the import
     r"\s*(?P<past>-?)\s*\+?"
     + "".join(rf"(?:\s*(?P<{unit}>\d+)\s*{spelling})?" for unit, (spelling, _) in _UNITS.items())
     + r"\s*"

@@ -236,6 +236,7 @@ def _json_object(body: bytes) -> dict[str, Any]:
 
 _REDIRECTS = range(300, 400)
 _TRAILER = "\n\n---\n\n* method: "
+# Compiled at the first page in place of a response, to keep the import short.
 _TAG = r"(?is)<(script|style)\b.*?</\1\s*>|<[^>]*>"
 
 

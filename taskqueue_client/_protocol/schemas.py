@@ -139,7 +139,8 @@ _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 """U+0000 as JSON writes it: an odd number of backslashes before `u0000`."""
 
 _NO_TEXT = r"[\x00\ud800-\udfff]"
-"""Characters that the Queue's database cannot store in any text; the response would be a 500."""
+"""Characters that the Queue's database cannot store in any text; the response would be a 500. Compiled at the
+first definition with an error, to keep the import short."""
 
 _DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG_NUMBER = re.compile(rb"[:,\[]-?[0-9]{16}")

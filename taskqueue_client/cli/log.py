@@ -146,7 +146,7 @@ class FollowedLog:
         self._name = name
         self._log = GrowingLog(LineWriter(write))
         self._tell = tell
-        self._told = ""
+        self._told = set[str]()
         self._has_log = False  # whether any part of a log was found
         self._is_live = False
         self._prefer = {"Prefer": f"wait={LONG_POLL}"}
@@ -158,29 +158,33 @@ class FollowedLog:
             self._print_last()
             return
         look = PatientLook(self._look, clock)
-        while self._is_unresolved(status := look()):
+        while self._is_unresolved(look()):
             clock.sleep(interval)
+
+    def _look(self) -> TaskStatus:
+        """Return the task's status, and write what is new in the log; all the rest if the run is resolved."""
+        status = self._queue.status(self._task_id).status
+        if self._is_unresolved(status):
+            self._has_log = self._print_new() or self._has_log
+            self._check_blocked(status)
+            if not self._is_live:
+                self._say(self._waiting_for(status))
+            return status
         try:
             self._print_last()
         finally:  # also after an error: a killed worker may have left no log
             self._tell_of_retry(status)
-
-    def _look(self) -> TaskStatus:
-        """Return the task's status, and write what is new in the log of an unresolved run."""
-        status = self._queue.status(self._task_id).status
-        if self._is_unresolved(status):
-            self._has_log = self._print_new() or self._has_log
-            is_waiting = status.state is TaskState.UNSCHEDULED
-            if is_waiting and (blocked_by := blockers_of(self._queue, self._task_id)):
-                message = f"task {self._task_id} is blocked by {blocked_by}"
-                raise Failure(message, ExitStatus.NOT_COMPLETED)
-            if not self._is_live:
-                self._say(self._waiting_for(status))
         return status
 
+    def _check_blocked(self, status: TaskStatus) -> None:
+        is_waiting = status.state is TaskState.UNSCHEDULED
+        if is_waiting and (blocked_by := blockers_of(self._queue, self._task_id)):
+            message = f"task {self._task_id} is blocked by {blocked_by}"
+            raise Failure(message, ExitStatus.NOT_COMPLETED)
+
     def _say(self, words: str) -> None:
-        if words != self._told:
-            self._told = words
+        if words not in self._told:
+            self._told.add(words)
             self._tell(words)
 
     def _is_unresolved(self, status: TaskStatus) -> bool:
@@ -190,7 +194,7 @@ class FollowedLog:
     def _tell_of_retry(self, status: TaskStatus) -> None:
         if self._run_id + 1 < len(status.runs):
             ended, latest = status.runs[self._run_id], status.runs[-1]
-            self._tell(
+            self._say(  # once, though the rest of the log is requested again and again in an outage
                 f"run {ended.run_id} of task {self._task_id} has ended ({ended.reason_resolved}), and run "
                 f"{latest.run_id} is {latest.state}; to follow it, run taskqueue log {self._task_id}"
             )

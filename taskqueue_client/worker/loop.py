@@ -370,11 +370,12 @@ def check_has_settings(worker: WorkerLoop) -> None:
     if not hasattr(worker, "config"):
         raise RuntimeError(f"{kind}.__init__ must call super().__init__(…) with the settings")
     kinds = {"config": WorkerConfig, "clock": Clock, "runner": WorkerRunner | None}
-    for name in (name for name, allowed in kinds.items() if not isinstance(getattr(worker, name), allowed)):
-        given = type(getattr(worker, name)).__name__  # not the value, which may contain secrets
-        raise RuntimeError(
-            f"{kind}.{name}: of type {given}, but WorkerLoop sets this attribute itself; use another name"
-        )
+    for name, allowed in kinds.items():
+        if not isinstance(given := getattr(worker, name), allowed):
+            found = type(given).__name__  # not the value, which may contain secrets
+            raise RuntimeError(  # noqa: TRY004 - no argument is wrong, but the class
+                f"{kind}.{name}: of type {found}, but WorkerLoop sets this attribute itself; use another name"
+            )
 
 
 def schema_of(worker: WorkerLoop) -> PayloadSchema | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -191,11 +192,15 @@ def test_a_follower_says_once_what_it_waits_for(queue: Queue, task_factory: Task
 def test_a_follower_waits_out_each_outage_says_so_once_and_loses_no_line(
     running: Running, queue: Queue, local_queue: LocalQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    faults = local_queue.faults
+    faults, (task_id, run_client) = local_queue.faults, running
 
     def fails(text: str, operation: str) -> None:
         write(running, text)
         faults.add(Respond(operation, status=503, times=2))
+
+    def ends_and_fails() -> None:
+        fails("one\ntwo\nthree\nfour\n", "queue.artifact")
+        run_client.report_completed(task_id, 0)
 
     def nothing() -> None:
         pass
@@ -203,14 +208,22 @@ def test_a_follower_waits_out_each_outage_says_so_once_and_loses_no_line(
     write(running, "one\n")
     of_status = partial(fails, "one\ntwo\n", "queue.status")
     of_log = partial(fails, "one\ntwo\nthree\n", "queue.artifact")
-    hasty = queue.with_options(attempts=1)
-    printed = followed(running, hasty, of_status, nothing, nothing, of_log, nothing)
-    assert (printed, faults.waiting()) == ("one\ntwo\nthree\n", [])
-    trouble = f"{local_queue.root_url} is in trouble (HTTP 503"
-    first, second = capsys.readouterr().err.splitlines()
-    assert first.startswith(trouble)
-    assert second.startswith(trouble)
-    assert first.endswith("; retrying for an hour at most")
+    until_end: list[Callable[[], object]] = [
+        of_status,
+        nothing,
+        nothing,
+        of_log,
+        nothing,
+        nothing,
+        ends_and_fails,
+        nothing,
+    ]
+    printed = followed(running, queue.with_options(attempts=1), *until_end)
+    assert (printed, faults.waiting()) == ("one\ntwo\nthree\nfour\n", [])
+    notes = capsys.readouterr().err.splitlines()
+    trouble = re.escape(f"{local_queue.root_url} is in trouble (HTTP 503")
+    assert len(notes) == 3
+    assert all(re.fullmatch(f"{trouble}.*; retrying for an hour at most", each) for each in notes)
 
 
 def test_a_log_whose_content_is_not_there_yet_is_waited_for(running: Running, queue: Queue) -> None:
