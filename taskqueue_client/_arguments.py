@@ -6,6 +6,7 @@ is refused. Most functions return their argument in the form in which it is sent
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -38,6 +39,8 @@ _NEW_NAME = re.compile(r"[\x20-\x7e]{1,1024}")  # the Queue takes longer ones, b
 _CONTENT_TYPE = re.compile(r"[\x20-\x7e]{1,255}")
 _ODD_NUMBER = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 """A float in MessagePack with all bits of the exponent set; never within text, which is UTF-8."""
+_LONG_NUMBER = re.compile(rb"\xcf(?!\x00[\x00-\x1f])|\xd3(?!\xff[\xe0-\xff])")
+"""An integer of 64 bits in MessagePack, 2^53 or more, or less than -2^53; or something in a text."""
 
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _MEDIA_TYPE = re.compile(rf"{_WORD}/{_WORD}(?: *; *{_WORD}=(?:{_WORD}|\"[^\"\\]*\"))*")
@@ -109,15 +112,31 @@ def json_value(given: object) -> str | float:
     raise TypeError(message)
 
 
-def may_have_odd_numbers(document: object) -> bool:
-    """Return whether a document may have NaN or infinity in it: msgspec writes both as the `null` of JSON.
+def packed(document: object) -> bytes:
+    """Return a document as MessagePack, in which numbers are found sooner than in the document or its JSON.
 
-    Searching MessagePack takes a tenth of the time of a search in the document.
+    Integers of more than 64 bits, which MessagePack cannot represent, become the nearest of 64 bits.
     """
     try:
-        return _ODD_NUMBER.search(msgspec.msgpack.encode(document, enc_hook=json_value)) is not None
-    except OverflowError:  # an integer of more than 64 bits
-        return True
+        return msgspec.msgpack.encode(document, enc_hook=json_value)
+    except OverflowError:
+        text = json.dumps(msgspec.to_builtins(document, str_keys=True, enc_hook=json_value))
+        return msgspec.msgpack.encode(json.loads(text, parse_int=_in_64_bits))
+
+
+def _in_64_bits(digits: str) -> int:
+    return int(max(-(2.0**63), min(float(digits), 2.0**63)))
+
+
+def may_have_odd_numbers(in_pack: bytes) -> bool:
+    """Return whether a `packed` document may have NaN or infinity in it: in JSON, msgspec writes `null`."""
+    return _ODD_NUMBER.search(in_pack) is not None
+
+
+def may_have_long_numbers(in_pack: bytes) -> bool:
+    """Return whether a `packed` document may have an integer beyond 2^53 in it."""
+    is_of_64_bits = b"\xcf" in in_pack or b"\xd3" in in_pack  # found in a tenth of the pattern's time
+    return is_of_64_bits and _LONG_NUMBER.search(in_pack) is not None
 
 
 def encoded(argument: str, given: str) -> bytes:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import msgspec
 
-from taskqueue_client._arguments import json_value, may_have_odd_numbers
+from taskqueue_client._arguments import json_value, may_have_long_numbers, may_have_odd_numbers, packed
 from taskqueue_client._dates import epoch_seconds, is_date_time
 from taskqueue_client.errors import InvalidDefinition, Problem
 from taskqueue_client.models import Priority
@@ -142,10 +142,6 @@ _NO_TEXT = r"[\x00\ud800-\udfff]"
 """Characters that the Queue's database cannot store in any text; the response would be a 500. Compiled at the
 first definition with an error, to keep the import short."""
 
-_DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
-_LONG_NUMBER = re.compile(rb"[:,\[]-?[0-9]{16}")
-"""A number in JSON that may be beyond 2^53. Searching for 16 digits is faster, and therefore done first."""
-
 _MOST_SHOWN = 10
 
 _DATES = ("created", "deadline", "expires")
@@ -159,25 +155,27 @@ def check_definition(definition: TaskDefinition, now: float) -> bytes:
 
     `now` is the Queue's time in seconds since the epoch, or NaN if it is not known.
     """
-    encoded = _valid(definition, now)
-    if b"0" * 16 in encoded.translate(_DIGITS_AS_ZEROS) and _LONG_NUMBER.search(encoded):
+    encoded, in_pack = _valid(definition, now)
+    if may_have_long_numbers(in_pack):
         _warn_of_rounded_numbers(json.loads(encoded, parse_int=Decimal))
     return encoded
 
 
-def _valid(definition: TaskDefinition, now: float) -> bytes:
+def _valid(definition: TaskDefinition, now: float) -> tuple[bytes, bytes]:
+    """Return a definition as JSON and as MessagePack."""
     try:
         encoded = msgspec.json.encode(definition, enc_hook=json_value)
-        odd_values = _number_problems(definition) if b"null" in encoded else []
+        in_pack = packed(definition)
+        odd_values = _number_problems(definition) if may_have_odd_numbers(in_pack) else []
     except (TypeError, ValueError, RecursionError) as error:
         problems = _encoding_problems(definition) or [
             Problem("$", type(definition), f"values that JSON can represent ({error})")
         ]
         raise InvalidDefinition(problems) from error
     has_nul = b"\\u0000" in encoded and _NUL.search(encoded) is not None
-    if has_nul or odd_values or not _is_valid(definition, encoded, now):
+    if has_nul or odd_values or not _is_valid(definition, in_pack, now):
         _raise_problems(encoded, now, odd_values + _local_times(definition), has_nul=has_nul)
-    return encoded
+    return encoded, in_pack
 
 
 def definition_problems(path: str, definition: TaskDefinition) -> Iterator[Problem]:
@@ -186,7 +184,7 @@ def definition_problems(path: str, definition: TaskDefinition) -> Iterator[Probl
     Expected dates are described as in such a document, where they may be durations.
     """
     try:
-        size = len(_valid(definition, math.nan))
+        size = len(_valid(definition, math.nan)[0])
     except InvalidDefinition as error:
         for problem in error.problems:
             allowed = _MOMENT if problem.allowed == _DATE_TIME["description"] else problem.allowed
@@ -214,10 +212,10 @@ def expiry_problems(tasks: Mapping[str, tuple[str, TaskDefinition]]) -> Iterator
             yield Problem(f"$.tasks.{name}.deadline", task["deadline"], allowed)
 
 
-def _is_valid(definition: object, encoded: bytes, now: float) -> bool:
+def _is_valid(definition: object, in_pack: bytes, now: float) -> bool:
     """Return whether a definition surely passes jsonschema and the rules after it."""
     try:
-        given = _decoder().decode(encoded)
+        given = _decoder().decode(in_pack)
     except msgspec.DecodeError:
         return False
     dates = (given.created, given.deadline, given.expires)
@@ -261,8 +259,8 @@ def _is_odd_scope(scope: str) -> bool:
 
 
 @cache
-def _decoder() -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(_type_of(DEFINITION))
+def _decoder() -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(_type_of(DEFINITION))
 
 
 def _type_of(schema: Schema) -> Any:
@@ -411,8 +409,6 @@ def _local_times(definition: object) -> list[Problem]:
 
 def _number_problems(definition: object) -> list[Problem]:
     """Return a problem for each NaN and infinity: msgspec would write them as null."""
-    if not may_have_odd_numbers(definition):
-        return []
     return [
         Problem(json_path(*path), given, "a finite number")
         for path, given in _everything_in(msgspec.to_builtins(definition, str_keys=True, enc_hook=json_value))
