@@ -38,7 +38,7 @@ from taskqueue_client.worker.run.log_checkpoints import FIRST_BETWEEN
 
 CREDENTIALS = Credentials("benchmark", "none")
 IDENTITY: dict[str, Any] = {"task_queue_id": "prov/wt", "worker_group": "wg", "worker_id": "w1"}
-RUNS = 160
+RUNS = 320
 """Runs beside scriptworker in a round: so many that the start of a worker hardly counts."""
 
 RUNS_OF_SCRIPTWORKER = 40

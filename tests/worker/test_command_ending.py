@@ -33,6 +33,7 @@ from taskqueue_client.worker.commands import (
 from taskqueue_client.worker.commands.command import (
     CommandContext,
     CommandFailed,
+    CommandNotStarted,
     CommandTimedOut,
     run_command,
     run_command_async,
@@ -548,9 +549,7 @@ def new_control_group() -> ControlGroup:
 
 def start_daemon_without_environment(context: CommandContext, fifo: Fifo) -> int:
     os.mkfifo(context.work_directory / "left")
-    # wait until the worker has put it into the group, right after its start
-    wait = "until grep -q taskqueue- /proc/self/cgroup; do :; done"
-    script = f"{wait}; env -i {daemon(f'echo > left; echo $$ > {fifo.word}; exec sleep 1000')}"
+    script = f"env -i {daemon(f'echo > left; echo $$ > {fifo.word}; exec sleep 1000')}"
     with ThreadPoolExecutor(1) as pool:
         told = pool.submit(fifo.numbers)
         run_command(script, context, shell=True)
@@ -593,39 +592,115 @@ def test_a_daemon_that_has_cleared_its_environment_is_killed_by_the_next_worker(
     assert not Path(path_of(group) or "").exists()
 
 
-def test_children_that_a_command_starts_before_it_is_in_its_control_group_are_put_there_too() -> None:
+def group_of_this_thread() -> str:
+    return Path("/proc/thread-self/cgroup").read_text()
+
+
+@pytest.mark.usefixtures("control_groups")
+@pytest.mark.parametrize("program", ["true", "no-such-program"])
+def test_a_thread_that_has_started_a_command_is_in_the_workers_control_group_again(
+    context: CommandContext, program: str
+) -> None:
+    before = group_of_this_thread()
+    with suppress(CommandNotStarted):
+        run_command([program], context)
+    assert group_of_this_thread() == before
+
+
+def test_what_a_thread_starts_is_in_its_control_group_but_the_thread_does_not_count() -> None:
     group = new_control_group()
-    script = "env -i sh -c 'sleep 1000 & echo $$ $!; wait' & wait"
-    command = ["sh", "-c", script]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+    script = "env -i setsid sh -c 'sleep 1000 & echo $$ $!; wait' & wait"
+    with group.entered():
+        assert group.processes() == []
+        process = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, text=True)
+    with process:
         assert process.stdout is not None
         descendants = [int(each) for each in process.stdout.readline().split()]
-        group.add(process.pid)
         found = group.processes()
-        os.killpg(process.pid, signal.SIGKILL)
+        group.remove()
     for pid in descendants:
         wait_until_gone(pid)
     group.remove()
-    assert sorted(found) == sorted([process.pid, *descendants])
+    assert found == sorted([process.pid, *descendants])
+    assert not Path(group.path).exists()
 
 
-def test_the_children_in_the_proc_of_another_pid_namespace_are_not_put_there(
+def test_a_process_that_starts_others_without_end_is_killed_with_its_control_group() -> None:
+    group = new_control_group()
+    bomb = "env -i setsid sh -c 'while :; do sleep 0.01 & done' & echo; wait"
+    with group.entered():
+        process = subprocess.Popen(["sh", "-c", bomb], stdout=subprocess.PIPE)
+    with process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        group.remove()
+    assert group.processes() == []
+    group.remove()
+    assert not Path(group.path).exists()
+
+
+def test_commands_can_be_started_when_their_control_group_is_gone() -> None:
+    group = new_control_group()
+    group.remove()
+    before = group_of_this_thread()
+    with group.entered():
+        assert group_of_this_thread() == before
+        assert subprocess.run(["true"], check=True).returncode == 0
+
+
+def test_a_control_group_in_which_processes_could_not_be_is_not_created(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernel refuses threaded groups beside others that have processes, except in the root."""
+    new_control_group().remove()
+
+    def refuse(path: str, _: bytes) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported", path)
+
+    monkeypatch.setattr(linux_processes, "_write", refuse)
+    name = f"taskqueue-{slugid()}"
+    assert ControlGroup.create(name) is None
+    assert ControlGroup.existing(name) == []
+
+
+def test_the_processes_of_a_control_group_are_unknown_with_the_proc_of_another_pid_namespace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = new_control_group()
-    monkeypatch.setattr(linux_processes, "PROC", tmp_path)
-    (tmp_path / "self").symlink_to("1")
-    with subprocess.Popen(["sleep", "1000"]) as command, subprocess.Popen(["sleep", "1000"]) as other:
-        children = tmp_path / f"{command.pid}/task/{command.pid}/children"
-        children.parent.mkdir(parents=True)
-        children.write_text(f"{other.pid} ")
-        group.add(command.pid)
+    with group.entered():
+        process = subprocess.Popen(["sleep", "1000"])
+    with process, monkeypatch.context() as patched:
+        patched.setattr(linux_processes, "PROC", tmp_path)
+        (tmp_path / "self").symlink_to("1")
         found = group.processes()
-        for each in (command, other):
-            each.kill()
-            each.wait()
+        process.kill()
     group.remove()
-    assert found == [command.pid]
+    assert found == []
+
+
+IN_ITS_GROUP = """
+import sys
+from taskqueue_client.worker.commands.linux_processes import ControlGroup
+
+with ControlGroup(sys.argv[1]).entered():
+    print(flush=True)
+    print(sys.stdin.readline())
+"""
+
+
+def test_a_guardian_leaves_a_thread_of_the_worker_in_a_control_group_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    group = new_control_group()
+    command = [sys.executable, "-c", IN_ITS_GROUP, group.path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        assert worker.stdout is not None
+        worker.stdout.readline()
+        monkeypatch.setattr(os, "getppid", lambda: worker.pid)
+        assert guardian_process._kill_group(group.path, worker.pid)  # pyright: ignore[reportPrivateUsage]
+        output, _ = worker.communicate(b"alive\n", 30)
+    group.remove()
+    assert output == b"alive\n\n"
 
 
 BESIDE_A_MOUNT = """
@@ -1141,25 +1216,22 @@ def test_a_program_that_is_not_python_is_not_started_as_a_guardian(
 class EndedMeanwhile(RunProcesses):
     """The processes of a run that ends while a thread that its handler has left behind starts a command."""
 
-    pid = 0
-
     def watch(self) -> None:
         super().watch()
         self.end(0)
 
-    def adopt(self, pid: int) -> None:
-        self.pid = pid
-        super().adopt(pid)
-
 
 def test_a_command_that_starts_when_its_run_has_just_ended_is_ended(
-    context: CommandContext, tmp_path: Path
+    context: CommandContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    started: list[int] = []
+    monkeypatch.setattr(context.guardian, "add", started.append)
+    monkeypatch.setattr(context.guardian, "remove", started.index)
     processes = EndedMeanwhile(f"{tmp_path}/{slugid()}", context.guardian)
     with pytest.raises(InternalError, match=r"^the handler has ended: no more commands can be run$"):
         run_command(["sleep", "2"], replace(context, processes=processes))
-    assert processes.pid
-    wait_until_gone(processes.pid)
+    (pid,) = started
+    wait_until_gone(pid)
 
 
 def test_no_command_is_started_when_its_run_has_ended(context: CommandContext) -> None:

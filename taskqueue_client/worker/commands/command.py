@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -335,21 +335,22 @@ class _Run:
                 context.guardian.add(process.pid)
                 stack.callback(context.guardian.remove, process.pid)
                 if not self._keep_children:
-                    context.processes.adopt(process.pid)
+                    context.processes.check_open()
                 finished = self._follow(process)
         return finished, process.ended
 
     def _process(self) -> CommandProcess:
         try:
-            return CommandProcess(
-                self._args,
-                cwd=self._cwd,
-                env=self._env,
-                content=self._input,
-                stdout=self._streams["stdout"].write,
-                stderr=self._streams["stderr"].write if "stderr" in self._streams else None,
-                keep_children=self._keep_children,
-            )
+            with nullcontext() if self._keep_children else self._context.processes.entered():
+                return CommandProcess(
+                    self._args,
+                    cwd=self._cwd,
+                    env=self._env,
+                    content=self._input,
+                    stdout=self._streams["stdout"].write,
+                    stderr=self._streams["stderr"].write if "stderr" in self._streams else None,
+                    keep_children=self._keep_children,
+                )
         except OSError as error:
             advice = _WORKER_TROUBLE.get(error.errno or 0)
             is_chosen = os.devnull in {self.program, str(self._cwd)}

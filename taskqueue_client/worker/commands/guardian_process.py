@@ -33,13 +33,14 @@ SEARCH_TIMEOUT = 10.0
 
 def main() -> None:
     """Wait until the worker is gone, then kill the processes that its runs have left."""
+    worker = os.getppid()
     marked, control_groups, groups, *gone = sys.argv[1:]
     marks = _marks_at_the_end(os.fsencode(marked), [0, *map(int, gone)])
     for group in _groups(int(groups)):
         _kill(-group)
     start = time.monotonic()
     while marks and time.monotonic() < start + SEARCH_TIMEOUT:
-        found = [*map(_kill_group, _paths(control_groups)), _kill_marked(marks)]
+        found = [*(_kill_group(each, worker) for each in _paths(control_groups)), _kill_marked(marks)]
         if not any(found) and time.monotonic() > start + STARTING:
             return
         time.sleep(0.01)
@@ -112,19 +113,29 @@ def _kill(pid: int) -> None:
         return
 
 
-def _kill_group(path: str) -> bool:
-    """Kill the processes of a control group, and remove it; return whether it is still there."""
-    _kill_members(path)
+def _kill_group(path: str, worker: int) -> bool:
+    """Kill the processes of a control group, and remove it; return whether it is still there.
+
+    A thread of the worker, which may be in it for the moment, is left alone.
+    """
+    _kill_members(path, worker)
     for directory, _, _ in os.walk(path, topdown=False):
         _remove(directory)
     return os.path.isdir(path)  # noqa: PTH112 - as above
 
 
-def _kill_members(path: str) -> None:
+def _kill_members(path: str, worker: int) -> None:
+    """Kill the processes of a control group; frozen, they cannot outrun this by starting others."""
     try:
-        with open(f"{path}/cgroup.kill", "wb") as kill:  # noqa: PTH123 - as above
-            kill.write(b"1")
-    except OSError:  # the group is gone, or Linux is older than 5.14
+        if os.getppid() != worker:  # it would wait for its thread for ever
+            with open(f"{path}/cgroup.freeze", "wb") as freeze:  # noqa: PTH123 - as above
+                freeze.write(b"1")
+        for directory, _, _ in os.walk(path):
+            with open(f"{directory}/cgroup.threads", "rb") as threads:  # noqa: PTH123 - as above
+                for thread in filter(None, map(int, threads)):  # 0: in a PID namespace that cannot be seen
+                    if not os.path.isdir(f"/proc/{worker}/task/{thread}"):  # noqa: PTH112 - as above
+                        _kill(thread)  # and with it its process
+    except OSError:  # the group is gone
         return
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import errno
 import math
 import os
+import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from glob import escape, glob
 from pathlib import Path
@@ -23,6 +24,9 @@ COUNTERS = f"{PROC}/vmstat"
 
 GONE_OR_HIDDEN = (ProcessLookupError, FileNotFoundError, PermissionError)
 """Errors of reading about a process that is gone or belongs to another user, as threads of the kernel do."""
+
+_THIS_THREAD = b"0"
+"""What `cgroup.threads` takes for the thread that writes it."""
 
 STARTING = 1.0
 """Seconds to wait for the environment of a process that is about to start a program."""
@@ -38,13 +42,6 @@ def _read(path: str) -> bytes:
     """Return the content of a file that the kernel makes, such as one in `/proc`."""
     with open(path, "rb", buffering=0) as file:
         return file.read()
-
-
-def _children(pid: int) -> set[int]:
-    """Return the children of all threads of a process."""
-    check_proc()
-    tasks = f"{PROC}/{pid}/task"
-    return {int(child) for each in os.listdir(tasks) for child in _read(f"{tasks}/{each}/children").split()}
 
 
 def stat(pid: int) -> list[bytes]:
@@ -161,8 +158,20 @@ def out_of_memory_kills() -> float:
     return math.nan
 
 
+def _process_of(thread: bytes) -> int:
+    """Return the process of a thread; 0 if it is gone, or in a PID namespace that cannot be seen."""
+    with suppress(*GONE_OR_HIDDEN):
+        return int(_read(f"{PROC}/{int(thread)}/status").partition(b"\nTgid:\t")[2].partition(b"\n")[0])
+    return 0
+
+
 class ControlGroup:
-    """A control group (version 2) below that of this process."""
+    """A threaded control group (version 2) below that of this process.
+
+    A thread of this process can be in it by itself, and what it starts meanwhile is in the group from the
+    first moment. Moving a process there would take 10 ms, for a grace period of the kernel (RCU), and miss
+    the children that it has by then.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -174,7 +183,10 @@ class ControlGroup:
         if path is not None:
             with suppress(OSError):
                 os.mkdir(path)
-                return cls(path)
+                with suppress(OSError):
+                    _write(f"{path}/cgroup.type", b"threaded")
+                    return cls(path)
+                os.rmdir(path)
         return None
 
     @classmethod
@@ -183,25 +195,31 @@ class ControlGroup:
         path = path_of(beginning)
         return [] if path is None else [cls(each) for each in glob(f"{escape(path)}*")]
 
-    def add(self, pid: int) -> None:
-        """Put a process and its descendants into the group, unless they are gone, or may not be moved.
-
-        A parent is put there before its children: children that it starts later are in the group, too.
-        """
-        pending = [pid]
-        while pending:
+    @contextmanager
+    def entered(self) -> Generator[None]:
+        """Put this thread into the group until the context ends, unless the group is gone."""
+        with ExitStack() as stack:
             with suppress(OSError):
-                each = pending.pop()
-                self._write("cgroup.procs", b"%d" % each)
-                if found := _children(each):
-                    pending += found.difference(self.processes())
+                # both open before the thread moves: it must come back if no file descriptor is free then
+                back, there = (
+                    stack.enter_context(open(f"{group}/cgroup.threads", "wb", buffering=0))
+                    for group in (os.path.dirname(self.path), self.path)
+                )
+                there.write(_THIS_THREAD)
+                stack.callback(back.write, _THIS_THREAD)
+            yield
 
     def processes(self) -> list[int]:
-        """Return the processes in the group, and in the groups that they have created below it."""
+        """Return the processes in the group, and in the groups that they have created below it.
+
+        A thread of this process, which may be in it for the moment, does not count.
+        """
         with suppress(OSError):
             if b"populated 1" in _read(f"{self.path}/cgroup.events"):  # also for groups below
+                check_proc()
                 groups = [group for group, _, _ in os.walk(self.path)]
-                return [int(pid) for group in groups for pid in _read(f"{group}/cgroup.procs").split()]
+                threads = [thread for group in groups for thread in _read(f"{group}/cgroup.threads").split()]
+                return sorted({*map(_process_of, threads)} - {0, os.getpid()})
         return []
 
     def remove(self) -> None:
@@ -209,15 +227,25 @@ class ControlGroup:
         with suppress(OSError):
             os.rmdir(self.path)
             return
-        with suppress(OSError):  # Linux before 5.14 has no such file
-            self._write("cgroup.kill", b"1")
+        self._kill()
         for group, _, _ in os.walk(self.path, topdown=False):
             with suppress(OSError):
                 os.rmdir(group)
 
-    def _write(self, name: str, content: bytes) -> None:
-        with open(f"{self.path}/{name}", "wb", buffering=0) as file:
-            file.write(content)
+    def _kill(self) -> None:
+        """Kill the processes in the group; frozen meanwhile, they cannot outrun this by starting others."""
+        with suppress(OSError):
+            _write(f"{self.path}/cgroup.freeze", b"1")
+            for look in (self.processes, self.processes):  # twice: freezing takes a moment
+                for pid in look():
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, signal.SIGKILL)
+            _write(f"{self.path}/cgroup.freeze", b"0")
+
+
+def _write(path: str, content: bytes) -> None:
+    with open(path, "wb", buffering=0) as file:
+        file.write(content)
 
 
 def path_of(name: str) -> str | None:

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -69,7 +69,7 @@ class RunProcesses:
             InternalError: `end` was called: nothing would end the process.
         """
         with self._lock:
-            self._check_open()
+            self.check_open()
             if not self._is_watched:
                 self._first_look = linux.listing.looks + 1
                 self._guardian.begin_run(self._marked)
@@ -77,18 +77,12 @@ class RunProcesses:
                 self._groups = [] if group is None else [group]
                 self._is_watched = True
 
-    def adopt(self, pid: int) -> None:
-        """Put a new process, and with it its future children, into the run's control group.
+    def entered(self) -> AbstractContextManager[None]:
+        """Return a context in which this thread starts processes in the run's control group."""
+        return self._groups[0].entered() if self._groups else nullcontext()
 
-        Raises:
-            InternalError: `end` was called before, and may not have found the process.
-        """
-        with self._lock:
-            self._check_open()
-            for each in self._groups:
-                each.add(pid)
-
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise InternalError if `end` was called: a process that has just started was perhaps not found."""
         if self._has_ended:
             raise InternalError("the handler has ended: no more commands can be run")
 
@@ -97,7 +91,7 @@ class RunProcesses:
 
         For `is_hurried`, see `end_processes`.
 
-        If a thread of the handler is just starting a command, `adopt` refuses its process.
+        If a thread of the handler is just starting a command, `check_open` refuses its process.
 
         Raises:
             OSError: No file descriptor is free to find them; they are killed when this process ends.
