@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
+from functools import partial
 from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
@@ -265,12 +266,8 @@ class ClaimedRun(LoggedRun):
 
         It is restricted to `authorized_scopes`, unless they are None.
         """
-        follower, scopes = client.with_credentials(None), authorized_scopes
-
-        def sign_with(credentials: Credentials) -> None:
-            follower.credentials = credentials if scopes is None else credentials.restricted_to(scopes)
-
-        self.watch_credentials(sign_with)
+        follower = client.with_credentials(None)
+        self.watch_credentials(partial(_sign_with, follower, authorized_scopes))
         return follower
 
     def use_credentials(self, credentials: Credentials) -> None:
@@ -307,6 +304,10 @@ class ClaimedRun(LoggedRun):
         if callback is not None:
             callback(lost)
         return True
+
+
+def _sign_with(client: ClientBase[Any], scopes: tuple[str, ...] | None, credentials: Credentials) -> None:
+    client.credentials = credentials if scopes is None else credentials.restricted_to(scopes)
 
 
 ReclaimResult = Literal["reclaimed", "failed", "refused"]

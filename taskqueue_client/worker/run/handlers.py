@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from subprocess import CompletedProcess
@@ -155,8 +155,11 @@ def _raised_by(function: Callable[[], object]) -> BaseException | None:
     return None
 
 
-_started: ContextVar[set[asyncio.Task[Any]]] = ContextVar("_started")
-"""The asyncio tasks that the handler of this context has started, and that have not ended."""
+_started: ContextVar[dict[asyncio.Task[Any], None]] = ContextVar("_started")
+"""The asyncio tasks that the handler of this context has started, and that have not ended.
+
+Not a set, which takes 0.2 kB of each run.
+"""
 
 
 def _noted_task(
@@ -165,8 +168,8 @@ def _noted_task(
     """Create an asyncio task, which is in `_started` until it ends. Python 3.11 lacks `Task.get_context`."""
     task = asyncio.Task(work, loop=loop, **options)
     if (started := _started.get(None)) is not None:
-        started.add(task)
-        task.add_done_callback(started.discard)
+        started[task] = None
+        task.add_done_callback(started.pop)
     return task
 
 
@@ -175,7 +178,7 @@ async def _raised_by_coroutine(
 ) -> BaseException | None:
     """Return what a coroutine handler raises, or the error about work that it has left behind."""
     process = os.getpid()
-    started: set[asyncio.Task[Any]] = set()
+    started: dict[asyncio.Task[Any], None] = {}
     _started.set(started)
     try:
         calls = UnawaitedCalls()
@@ -192,7 +195,7 @@ async def _raised_by_coroutine(
         _warn_of_tasks(started, resources)
 
 
-def _warn_of_tasks(left: set[asyncio.Task[Any]], resources: RunResources) -> None:
+def _warn_of_tasks(left: Iterable[asyncio.Task[Any]], resources: RunResources) -> None:
     running = [each for each in left if not (each.done() or each.cancelling())]
     names = sorted(f"{each.get_name()} ({getattr(each.get_coro(), '__qualname__', '')})" for each in running)
     if names:
@@ -324,7 +327,7 @@ class Attempts:
         self._call_handler = call_handler
         self.stopped: Outcome | None = None
         self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._abandoned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._abandoned: asyncio.Future[None] | None = None
         self._reason: Outcome | None = None  # why the handler was asked to stop
         self._limit: TimeLimit | None = None
         self._over: asyncio.Task[None] | None = None  # ends when all attempts together have taken too long
@@ -363,7 +366,7 @@ class Attempts:
     def abandon(self) -> None:
         """Wait no longer for a handler that was asked to stop, nor for the end of its commands: kill them."""
         self._resources.is_hurried = True
-        if not self._abandoned.done():
+        if self._abandoned is not None and not self._abandoned.done():
             self._abandoned.set_result(None)
 
     async def _call_and_retry(self) -> BaseException | None:
@@ -439,8 +442,10 @@ class Attempts:
         call.interrupt()
         grace = self._shared.config.termination_grace + HANDLER_GRACE
         asked = asyncio.get_running_loop().time()
-        ending: list[asyncio.Future[Any]] = [call.ended, self._abandoned]
-        await asyncio.wait(ending, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        self._abandoned = abandoned = asyncio.get_running_loop().create_future()
+        if self._resources.is_hurried:
+            abandoned.set_result(None)
+        await asyncio.wait([call.ended, abandoned], timeout=grace, return_when=asyncio.FIRST_COMPLETED)
         if not call.ended.done():
             seconds = asyncio.get_running_loop().time() - asked
             log.warning(

@@ -125,7 +125,7 @@ class RunLifecycle:
         self._budget = RetryBudget(run, timeout, until_deadline, context.retry_clock)
         self._uploads_if_any: ArtifactUploads | None = None
         self._late_uploads: asyncio.Task[Outcome | None] | None = None
-        run.when_lost(lambda lost: context.calls.call(self.stop, lost))  # in the thread that notices the loss
+        run.when_lost(self._stop_from_any_thread)
 
     @property
     def _uploads(self) -> ArtifactUploads:
@@ -143,6 +143,9 @@ class RunLifecycle:
         """Stop the handler and the uploads before the report: the claim is lost, or the worker shuts down."""
         if self._attempts.stop(reason) and self._until_stopped is not None:
             self._until_stopped.reschedule(asyncio.get_running_loop().time())
+
+    def _stop_from_any_thread(self, reason: Outcome) -> None:
+        self._context.calls.call(self.stop, reason)
 
     def hurry(self) -> None:
         """Cancel uploads after the report, and soon abandon a handler that does not end."""
