@@ -635,7 +635,6 @@ def test_a_process_that_starts_others_without_end_is_killed_with_its_control_gro
         process.stdout.readline()
         group.remove()
     assert group.processes() == []
-    group.remove()
     assert not Path(group.path).exists()
 
 
@@ -1232,6 +1231,26 @@ def test_a_command_that_starts_when_its_run_has_just_ended_is_ended(
         run_command(["sleep", "2"], replace(context, processes=processes))
     (pid,) = started
     wait_until_gone(pid)
+
+
+@pytest.mark.usefixtures("control_groups")
+def test_a_run_that_ends_while_a_command_starts_leaves_no_control_group(
+    context: CommandContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run cannot remove its group, as the thread that starts the command is in it."""
+    start = subprocess.Popen.__init__
+
+    def end_and_start(*args: Any, **options: Any) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(context.processes.end, 0).result() == 0
+        assert ControlGroup.existing(context.guardian.control_groups)
+        start(*args, **options)
+
+    context.processes.watch()  # it starts the guardian process
+    monkeypatch.setattr(subprocess.Popen, "__init__", end_and_start)
+    with pytest.raises(InternalError, match=r"^the handler has ended: no more commands can be run$"):
+        run_command(["sleep", "1000"], context)
+    assert ControlGroup.existing(context.guardian.control_groups) == []
 
 
 def test_no_command_is_started_when_its_run_has_ended(context: CommandContext) -> None:

@@ -127,7 +127,7 @@ def _kill_group(path: str, worker: int) -> bool:
 def _kill_members(path: str, worker: int) -> None:
     """Kill the processes of a control group; frozen, they cannot outrun this by starting others."""
     try:
-        if os.getppid() != worker:  # it would wait for its thread for ever
+        if os.getppid() != worker:  # a frozen thread of the worker would keep it from ending
             with open(f"{path}/cgroup.freeze", "wb") as freeze:  # noqa: PTH123 - as above
                 freeze.write(b"1")
         for directory, _, _ in os.walk(path):

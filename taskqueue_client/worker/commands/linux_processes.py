@@ -28,6 +28,9 @@ GONE_OR_HIDDEN = (ProcessLookupError, FileNotFoundError, PermissionError)
 _THIS_THREAD = b"0"
 """What `cgroup.threads` takes for the thread that writes it."""
 
+GONE_WITHIN = 1.0
+"""Seconds for which the processes of a control group are killed until none is left."""
+
 STARTING = 1.0
 """Seconds to wait for the environment of a process that is about to start a program."""
 
@@ -233,14 +236,15 @@ class ControlGroup:
                 os.rmdir(group)
 
     def _kill(self) -> None:
-        """Kill the processes in the group; frozen meanwhile, they cannot outrun this by starting others."""
-        with suppress(OSError):
-            _write(f"{self.path}/cgroup.freeze", b"1")
-            for look in (self.processes, self.processes):  # twice: freezing takes a moment
-                for pid in look():
-                    with suppress(ProcessLookupError, PermissionError):
-                        os.kill(pid, signal.SIGKILL)
-            _write(f"{self.path}/cgroup.freeze", b"0")
+        """Kill the processes in the group, without a pause: they may be starting others all the time.
+
+        The group is not frozen meanwhile: a thread of this process may be in it, and hold the interpreter.
+        """
+        deadline = time.monotonic() + GONE_WITHIN
+        while (found := self.processes()) and time.monotonic() < deadline:
+            for pid in found:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 def _write(path: str, content: bytes) -> None:
