@@ -1253,6 +1253,26 @@ def test_a_run_that_ends_while_a_command_starts_leaves_no_control_group(
     assert ControlGroup.existing(context.guardian.control_groups) == []
 
 
+@pytest.mark.usefixtures("control_groups")
+def test_a_command_that_ends_with_its_run_leaves_daemons_their_time_to_end(
+    context: CommandContext, fifo: Fifo
+) -> None:
+    for name in ("left", "continue"):
+        os.mkfifo(context.work_directory / name)
+    clean_up = f"echo $$ > {fifo.word}; read x < continue; echo 1 > {fifo.word}; exit"
+    script = f"trap {shlex.quote(clean_up)} TERM; echo > left; while :; do sleep 1000 & wait; done"
+    run_command(daemon(script), context, shell=True)
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(context.processes.end, 30)
+        (pid,) = fifo.numbers()
+        context.processes.remove_left()  # as the thread of another command, which has just ended, too
+        with (context.work_directory / "continue").open("r+b", buffering=0) as told:
+            told.write(b"\n")
+            assert fifo.numbers() == [1]
+            ended.result()
+    wait_until_gone(pid)
+
+
 def test_no_command_is_started_when_its_run_has_ended(context: CommandContext) -> None:
     context.processes.end(0)
     with pytest.raises(InternalError, match=r"^the handler has ended: no more commands can be run$"):

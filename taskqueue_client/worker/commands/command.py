@@ -329,7 +329,7 @@ class _Run:
             for name in ("stdout", "stderr") if self._captured else ("stdout",):
                 stream = Output(context.log, CAPTURE_LIMIT if name in self._captured else None)
                 self._streams[name] = stack.enter_context(stream)
-            stack.callback(context.processes.remove_if_ended)
+            stack.callback(context.processes.remove_left)
             with self._process() as process:
                 self._killed_before = out_of_memory_kills()  # the command does not wait for this
                 span.set("process.pid", process.pid)

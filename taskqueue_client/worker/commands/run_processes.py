@@ -81,9 +81,9 @@ class RunProcesses:
         """Return a context in which this thread starts processes in the run's control group."""
         return self._groups[0].entered() if self._groups else nullcontext()
 
-    def remove_if_ended(self) -> None:
+    def remove_left(self) -> None:
         """Remove the control group if `end` could not, as this thread was in it. Call it after `entered`."""
-        if self._has_ended:
+        if not self._is_watched:
             _remove(self._groups)
 
     def check_open(self) -> None:
