@@ -28,7 +28,7 @@ GONE_OR_HIDDEN = (ProcessLookupError, FileNotFoundError, PermissionError)
 _THIS_THREAD = b"0"
 """What `cgroup.threads` takes for the thread that writes it."""
 
-GONE_WITHIN = 1.0
+KILLED_WITHIN = 1.0
 """Seconds for which the processes of a control group are killed until none is left."""
 
 STARTING = 1.0
@@ -240,7 +240,7 @@ class ControlGroup:
 
         The group is not frozen meanwhile: a thread of this process may be in it, and hold the interpreter.
         """
-        deadline = time.monotonic() + GONE_WITHIN
+        deadline = time.monotonic() + KILLED_WITHIN
         while (found := self.processes()) and time.monotonic() < deadline:
             for pid in found:
                 with suppress(ProcessLookupError, PermissionError):
