@@ -99,7 +99,7 @@ def test_a_descendant_that_left_the_session_ends_too(context: CommandContext, fi
 
 
 def test_a_tree_that_ignores_sigterm_is_killed(impatient: CommandContext, fifo: Fifo) -> None:
-    script = f'sh -c "{IGNORES_SIGTERM}" & echo $$ $! > {fifo.word}; {IGNORES_SIGTERM}'
+    script = f"trap '' TERM; sh -c \"{IGNORES_SIGTERM}\" & echo $$ $! > {fifo.word}; {IGNORES_SIGTERM}"
     for pid in cancel_when_told(impatient, fifo, script):
         wait_until_gone(pid)
     assert "signal SIGKILL" in text_of(impatient)
@@ -1259,8 +1259,9 @@ def test_a_command_that_ends_with_its_run_leaves_daemons_their_time_to_end(
 ) -> None:
     for name in ("left", "continue"):
         os.mkfifo(context.work_directory / name)
-    clean_up = f"echo $$ > {fifo.word}; read x < continue; echo 1 > {fifo.word}; exit"
-    script = f"trap {shlex.quote(clean_up)} TERM; echo > left; while :; do sleep 1000 & wait; done"
+    cleaned_up = Fifo(context.work_directory)
+    clean_up = f"echo $$ > {fifo.word}; read x < continue; echo 1 > {cleaned_up.word}; exit"
+    script = f"sleep 1000 & trap {shlex.quote(clean_up)} TERM; echo > left; wait"
     run_command(daemon(script), context, shell=True)
     with ThreadPoolExecutor(1) as pool:
         ended = pool.submit(context.processes.end, 30)
@@ -1268,7 +1269,7 @@ def test_a_command_that_ends_with_its_run_leaves_daemons_their_time_to_end(
         context.processes.remove_left()  # as the thread of another command, which has just ended, too
         with (context.work_directory / "continue").open("r+b", buffering=0) as told:
             told.write(b"\n")
-            assert fifo.numbers() == [1]
+            assert cleaned_up.numbers() == [1]
             ended.result()
     wait_until_gone(pid)
 
