@@ -72,7 +72,7 @@ class TaskLog:
         kept_in_memory: int = KEPT_IN_MEMORY,
         before_file: Callable[[], object] | None = None,
     ) -> None:
-        self.path = path
+        self._path = os.fspath(path)  # a Path takes 0.2 kB more of each run
         self._before_file = before_file
         self.error: OSError | None = None
         self.lost = 0
@@ -90,6 +90,11 @@ class TaskLog:
         self._whole_lines = 0  # the size at the end of the last line that is complete
         self._writer: object = None  # whose last line is incomplete
         self._missing = 0  # missing bytes that the file does not mention yet
+
+    @property
+    def path(self) -> Path:
+        """The path of the file, if there is one."""
+        return Path(self._path)
 
     @property
     def logger(self) -> logging.Logger:
