@@ -7,7 +7,8 @@ Queue's database. Dates without a zone are in the server's local time, and are n
 
 jsonschema finds the problems. It takes a second to import and a tenth of a millisecond to run, so `_is_valid`
 checks first, with msgspec and types made of the same schema. Valid definitions pass it, except those with
-rare dates, such as leap seconds and `+00` for `+00:00`, in which jsonschema then finds no problem.
+rare dates, such as leap seconds and `+00` for `+00:00`, and those with bytes, or numbers as keys, where the
+schema has strings. In these, jsonschema then finds no problem.
 """
 
 from __future__ import annotations
