@@ -27,7 +27,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import msgspec
 
-from taskqueue_client._arguments import json_value, may_have_long_numbers, may_have_odd_numbers, packed
+from taskqueue_client._arguments import (
+    as_message_pack,
+    json_value,
+    may_have_long_numbers,
+    may_have_odd_numbers,
+)
 from taskqueue_client._dates import epoch_seconds, is_date_time
 from taskqueue_client.errors import InvalidDefinition, Problem
 from taskqueue_client.models import Priority
@@ -156,8 +161,8 @@ def check_definition(definition: TaskDefinition, now: float) -> bytes:
 
     `now` is the Queue's time in seconds since the epoch, or NaN if it is not known.
     """
-    encoded, in_pack = _valid(definition, now)
-    if may_have_long_numbers(in_pack):
+    encoded, message_pack = _valid(definition, now)
+    if may_have_long_numbers(message_pack):
         _warn_of_rounded_numbers(json.loads(encoded, parse_int=Decimal))
     return encoded
 
@@ -166,17 +171,17 @@ def _valid(definition: TaskDefinition, now: float) -> tuple[bytes, bytes]:
     """Return a definition as JSON and as MessagePack."""
     try:
         encoded = msgspec.json.encode(definition, enc_hook=json_value)
-        in_pack = packed(definition)
-        odd_values = _number_problems(definition) if may_have_odd_numbers(in_pack) else []
+        message_pack = as_message_pack(definition)
+        odd_values = _number_problems(definition) if may_have_odd_numbers(message_pack) else []
     except (TypeError, ValueError, RecursionError) as error:
         problems = _encoding_problems(definition) or [
             Problem("$", type(definition), f"values that JSON can represent ({error})")
         ]
         raise InvalidDefinition(problems) from error
     has_nul = b"\\u0000" in encoded and _NUL.search(encoded) is not None
-    if has_nul or odd_values or not _is_valid(definition, in_pack, now):
+    if has_nul or odd_values or not _is_valid(definition, message_pack, now):
         _raise_problems(encoded, now, odd_values + _local_times(definition), has_nul=has_nul)
-    return encoded, in_pack
+    return encoded, message_pack
 
 
 def definition_problems(path: str, definition: TaskDefinition) -> Iterator[Problem]:
@@ -213,10 +218,10 @@ def expiry_problems(tasks: Mapping[str, tuple[str, TaskDefinition]]) -> Iterator
             yield Problem(f"$.tasks.{name}.deadline", task["deadline"], allowed)
 
 
-def _is_valid(definition: object, in_pack: bytes, now: float) -> bool:
+def _is_valid(definition: object, message_pack: bytes, now: float) -> bool:
     """Return whether a definition surely passes jsonschema and the rules after it."""
     try:
-        given = _decoder().decode(in_pack)
+        given = _decoder().decode(message_pack)
     except msgspec.DecodeError:
         return False
     dates = (given.created, given.deadline, given.expires)

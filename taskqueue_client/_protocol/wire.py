@@ -30,7 +30,7 @@ import msgspec
 from msgspec.structs import replace as replace_fields
 
 from taskqueue_client import errors
-from taskqueue_client._arguments import json_value, may_have_odd_numbers, packed
+from taskqueue_client._arguments import as_message_pack, json_value, may_have_odd_numbers
 from taskqueue_client.clock import Clock
 from taskqueue_client.credentials import Credentials, checked, checked_root_url
 from taskqueue_client.models import ClaimWorkResponse, Redirect, TaskClaim
@@ -386,7 +386,7 @@ def _encoded(body: object) -> bytes:
         return bytes(body)
     try:
         encoded = msgspec.json.encode(body, enc_hook=json_value)
-        if b"null" in encoded and may_have_odd_numbers(packed(body)):
+        if b"null" in encoded and may_have_odd_numbers(as_message_pack(body)):
             json.dumps(body, allow_nan=False, default=str)
     except (TypeError, ValueError, RecursionError) as error:
         finding = f"cannot be written as JSON: {error}"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from taskqueue_client._arguments import packed
+from taskqueue_client._arguments import as_message_pack
 from taskqueue_client._protocol import schemas
 from taskqueue_client._protocol.schemas import check_definition
 from taskqueue_client.definitions import TaskDefinition, task_definition
@@ -188,7 +188,7 @@ def _judges_alike(definition: dict[str, Any]) -> bool:
     formats = jsonschema.FormatChecker(formats=())
     formats.checks("date-time")(_is_accepted_date)
     schema = validator("create-task-request.json", format_checker=formats)
-    is_quickly_accepted = schemas._is_valid(definition, packed(definition), math.nan)  # pyright: ignore[reportPrivateUsage] # what is tested
+    is_quickly_accepted = schemas._is_valid(definition, as_message_pack(definition), math.nan)  # pyright: ignore[reportPrivateUsage] # what is tested
     is_valid = bool(schema.is_valid(definition))
     is_rare = not {definition.get(key) for key in ("created", "deadline", "expires")}.isdisjoint(RARE_DATES)
     return is_valid == is_accepted(definition) and is_quickly_accepted == (is_valid and not is_rare)

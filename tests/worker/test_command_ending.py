@@ -625,17 +625,32 @@ def test_what_a_thread_starts_is_in_its_control_group_but_the_thread_does_not_co
     assert not Path(group.path).exists()
 
 
+BOMB = "while :; do sleep 0.01 & done"
+
+
 def test_a_process_that_starts_others_without_end_is_killed_with_its_control_group() -> None:
     group = new_control_group()
-    bomb = "env -i setsid sh -c 'while :; do sleep 0.01 & done' & echo; wait"
+    command = ["sh", "-c", f"env -i setsid sh -c '{BOMB}' & echo; wait"]
     with group.entered():
-        process = subprocess.Popen(["sh", "-c", bomb], stdout=subprocess.PIPE)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)
     with process:
         assert process.stdout is not None
         process.stdout.readline()
         group.remove()
     assert group.processes() == []
     assert not Path(group.path).exists()
+
+
+def test_a_guardian_kills_a_process_that_starts_others_without_end() -> None:
+    group = new_control_group()
+    with group.entered():
+        process = subprocess.Popen(["sh", "-c", f"echo; {BOMB}"], stdout=subprocess.PIPE)
+    with process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        guardian_process._kill_group(group.path, 0)  # pyright: ignore[reportPrivateUsage]
+    assert group.processes() == []
+    group.remove()
 
 
 def test_commands_can_be_started_when_their_control_group_is_gone() -> None:
@@ -687,15 +702,12 @@ with ControlGroup(sys.argv[1]).entered():
 """
 
 
-def test_a_guardian_leaves_a_thread_of_the_worker_in_a_control_group_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_guardian_leaves_a_thread_of_the_worker_in_a_control_group_alone() -> None:
     group = new_control_group()
     command = [sys.executable, "-c", IN_ITS_GROUP, group.path]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
         assert worker.stdout is not None
         worker.stdout.readline()
-        monkeypatch.setattr(os, "getppid", lambda: worker.pid)
         assert guardian_process._kill_group(group.path, worker.pid)  # pyright: ignore[reportPrivateUsage]
         output, _ = worker.communicate(b"alive\n", 30)
     group.remove()
@@ -1223,13 +1235,14 @@ class EndedMeanwhile(RunProcesses):
 def test_a_command_that_starts_when_its_run_has_just_ended_is_ended(
     context: CommandContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[int] = []
+    started, ended = list[int](), list[int]()
     monkeypatch.setattr(context.guardian, "add", started.append)
-    monkeypatch.setattr(context.guardian, "remove", started.index)
+    monkeypatch.setattr(context.guardian, "remove", ended.append)
     processes = EndedMeanwhile(f"{tmp_path}/{slugid()}", context.guardian)
     with pytest.raises(InternalError, match=r"^the handler has ended: no more commands can be run$"):
         run_command(["sleep", "2"], replace(context, processes=processes))
     (pid,) = started
+    assert ended == started
     wait_until_gone(pid)
 
 

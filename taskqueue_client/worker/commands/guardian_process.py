@@ -27,6 +27,9 @@ GROUP_SIZE = 8
 STARTING = 1.0
 """Seconds to search at least: a command that is just being started shows its environment by then."""
 
+KILLED_WITHIN = 1.0
+"""Seconds for which the processes of a control group are killed until none is left."""
+
 SEARCH_TIMEOUT = 10.0
 """Seconds to search at most, if new processes keep appearing."""
 
@@ -118,25 +121,27 @@ def _kill_group(path: str, worker: int) -> bool:
 
     A thread of the worker, which may be in it for the moment, is left alone.
     """
-    _kill_members(path, worker)
+    end = time.monotonic() + KILLED_WITHIN
+    while _kill_members(path, worker) and time.monotonic() < end:
+        pass  # no pause: they may be starting others all the time
     for directory, _, _ in os.walk(path, topdown=False):
         _remove(directory)
     return os.path.isdir(path)  # noqa: PTH112 - as above
 
 
-def _kill_members(path: str, worker: int) -> None:
-    """Kill the processes of a control group; frozen, they cannot outrun this by starting others."""
+def _kill_members(path: str, worker: int) -> bool:
+    """Kill the processes of a control group; return whether there were any."""
+    found = False
     try:
-        if os.getppid() != worker:  # a frozen thread of the worker would keep it from ending
-            with open(f"{path}/cgroup.freeze", "wb") as freeze:  # noqa: PTH123 - as above
-                freeze.write(b"1")
         for directory, _, _ in os.walk(path):
             with open(f"{directory}/cgroup.threads", "rb") as threads:  # noqa: PTH123 - as above
                 for thread in filter(None, map(int, threads)):  # 0: in a PID namespace that cannot be seen
                     if not os.path.isdir(f"/proc/{worker}/task/{thread}"):  # noqa: PTH112 - as above
+                        found = True
                         _kill(thread)  # and with it its process
     except OSError:  # the group is gone
-        return
+        return found
+    return found
 
 
 def _remove(directory: str) -> None:

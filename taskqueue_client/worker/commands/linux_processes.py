@@ -19,6 +19,8 @@ from glob import escape, glob
 from pathlib import Path
 from typing import NamedTuple
 
+from .guardian_process import KILLED_WITHIN
+
 PROC = "/proc"
 COUNTERS = f"{PROC}/vmstat"
 
@@ -27,9 +29,6 @@ GONE_OR_HIDDEN = (ProcessLookupError, FileNotFoundError, PermissionError)
 
 _THIS_THREAD = b"0"
 """What `cgroup.threads` takes for the thread that writes it."""
-
-KILLED_WITHIN = 1.0
-"""Seconds for which the processes of a control group are killed until none is left."""
 
 STARTING = 1.0
 """Seconds to wait for the environment of a process that is about to start a program."""
