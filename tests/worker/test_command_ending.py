@@ -686,6 +686,8 @@ def test_the_processes_of_a_control_group_are_unknown_with_the_proc_of_another_p
     with process, monkeypatch.context() as patched:
         patched.setattr(linux_processes, "PROC", tmp_path)
         (tmp_path / "self").symlink_to("1")
+        (tmp_path / str(process.pid)).mkdir()
+        (tmp_path / f"{process.pid}/status").write_text(f"Name:\tother\nTgid:\t{process.pid}\n")
         found = group.processes()
         process.kill()
     group.remove()
