@@ -146,6 +146,8 @@ class NetworkSettings:
 
 _HTTP = "an http:// or https:// URL with a host without spaces, in UTF-8"
 _SOCKS = "a socks4://, socks4a://, socks5:// or socks5h:// URL"
+_NO_PORT = re.compile(r":(?!\d+(/|$)).*", re.DOTALL)
+"""In a URL without a host, what could be a port may be a password: `http://user:password`."""
 
 
 def _named_proxy(url: str) -> str | None:
@@ -165,7 +167,8 @@ def _environment_proxy(origin: str) -> Proxy | None:
     parts = _proxy_parts(url)
     if parts is None:
         scheme, _, rest = url.partition("://")
-        shown = f"{scheme}://{rest.rpartition('@')[2]}"  # without a user and password
+        host = rest.rpartition("@")[2]  # without a user and password
+        shown = f"{scheme}://{_NO_PORT.sub(':…', host)}"
         socks = f"; or {_SOCKS}" if find_spec("socks") else "; SOCKS needs PySocks (requests[socks])"
         raise InvalidArgument(proxy_variable(origin), shown, _HTTP + socks)
     userinfo, _, host = parts.netloc.rpartition("@")

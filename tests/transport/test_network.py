@@ -109,6 +109,8 @@ def test_a_socks_proxy_needs_pysocks_and_a_transport_that_can_use_it(
         "http://\N{NO-BREAK SPACE}proxy.test",
         "http://proxy.test\udcff:3128",
         "http://me:hidden\udcff@proxy.test",
+        "http://me:hidden",
+        "me:4hidden/",
     ],
 )
 def test_a_proxy_that_no_request_could_reach_is_refused_with_its_variable(
