@@ -137,11 +137,15 @@ class BackgroundWork:
         return None if moment is None else -(-moment // self._interval) * self._interval
 
     def worker_removed(self, task_queue_id: str, worker_group: str, worker_id: str) -> None:
-        """Resolve the runs of a worker that was stopped or removed; may be repeated."""
+        """Resolve the runs of a worker that was stopped or removed; may be repeated.
+
+        As in the service, a run is announced once for each record of a claim on it, so twice if it was
+        reclaimed lately.
+        """
         claims = "FROM claims WHERE task_queue_id = ? AND worker_group = ? AND worker_id = ?"
         key = (task_queue_id, worker_group, worker_id)
         with self._core.transition() as now:
-            held = self._core.store.rows(f"SELECT DISTINCT task_id, run_id {claims}", *key)
+            held = self._core.store.rows(f"SELECT task_id, run_id {claims}", *key)
             self._core.store.change(f"DELETE {claims}", *key)
             for task_id, run_id in held:
                 self._end_run_of_removed_worker(task_id, run_id, now)
@@ -197,13 +201,17 @@ class BackgroundWork:
         resolve_task(self._core, task_id, group_id, resolution, now)
 
     def _end_run_of_removed_worker(self, task_id: str, run_id: int, now: int) -> None:
+        """Resolve and announce a run; as in the service, also one that the worker ended by its shutdown."""
         task = find_task(self._core.store, task_id)
-        if task is None or run_id >= len(task.runs):
+        if task is None:
+            return
+        drop_claims(self._core, task_id, run_id)
+        if run_id >= len(task.runs):
             return
         run = task.run(run_id)
-        drop_claims(self._core, task_id, run_id)
         if run.state == "running":
             finish_with_exception(self._core, task, run, "worker-shutdown", now)
+        if run.reason_resolved == "worker-shutdown" and run_id >= len(task.runs) - 2:
             self._announce(task, run, now)
 
 

@@ -242,14 +242,54 @@ def test_only_the_runs_of_a_removed_worker_are_retried(world: World) -> None:
     assert world.engine.task_queue_counts(QUEUE)["claimedTasks"] == 1
 
 
-def test_a_run_that_a_worker_has_ended_before_its_removal_is_not_announced_again(world: World) -> None:
+def test_a_run_that_a_worker_has_ended_by_its_shutdown_is_announced_again_at_its_removal(
+    world: World,
+) -> None:
     task_id = world.running()
+    world.sent()
     status = world.fail(task_id, "worker-shutdown")
+    sent = world.taken()
+    world.background.worker_removed(QUEUE, GROUP, WORKER)
+    assert world.taken() == sent
+    assert world.status(task_id) == status
+    assert world.engine.task_queue_counts(QUEUE)["claimedTasks"] == 0
+    world.background.worker_removed(QUEUE, GROUP, WORKER)
+    assert world.sent() == []
+
+
+def test_a_removal_after_the_retry_was_claimed_resolves_the_task_for_dependents(world: World) -> None:
+    required = world.running()
+    dependent = world.create(dependencies=[required], requires="all-resolved")
+    world.fail(required, "worker-shutdown")
+    world.claim(required, 1, worker="w2")
+    world.sent()
+    world.background.worker_removed(QUEUE, GROUP, WORKER)
+    assert world.sent() == ["task-exception", "task-pending", "task-group-resolved"]
+    assert world.status(dependent)["state"] == "pending"
+    assert world.status(required)["state"] == "running"
+
+
+@pytest.mark.parametrize("reason", ["intermittent-task", "internal-error"])
+def test_a_run_that_a_worker_has_ended_for_another_reason_is_not_announced_again(
+    world: World, reason: str
+) -> None:
+    task_id = world.running()
+    status = world.fail(task_id, reason)
     world.sent()
     world.background.worker_removed(QUEUE, GROUP, WORKER)
     assert world.sent() == []
     assert world.status(task_id) == status
     assert world.engine.task_queue_counts(QUEUE)["claimedTasks"] == 0
+
+
+def test_the_end_of_a_removed_workers_run_is_announced_for_each_record_of_its_claim(world: World) -> None:
+    task_id = world.running()
+    world.clock.advance(60)
+    world.engine.reclaim_task(world.caller, task_id, 0)
+    world.sent()
+    world.background.worker_removed(QUEUE, GROUP, WORKER)
+    assert world.sent() == ["task-exception", "task-pending"] * 2
+    assert len(world.status(task_id)["runs"]) == 2
 
 
 def test_a_claim_that_ran_out_is_listed_until_a_resolver_has_seen_it_but_does_not_count(
