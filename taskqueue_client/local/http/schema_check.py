@@ -10,11 +10,12 @@ import json
 import operator
 import re
 import warnings
-from calendar import monthrange
 from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from itertools import chain
 from typing import Any
+
+from taskqueue_client._dates import is_date_time
 
 Schema = Mapping[str, Any]
 Check = Callable[[Any, str, list[str]], None]
@@ -194,13 +195,6 @@ def _one_of(schema: Schema) -> Check:
 
 # The string formats, as loosely as the service checks them.
 
-_DATE_TIME = re.compile(
-    r"(?!0000)(\d{4})-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
-    r"[Tt ](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?"
-    r"(?:[Zz]|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?",
-    re.ASCII,
-)
-
 
 def _uri_chars(more: str) -> str:
     """Return an expression for the characters of URIs and `more`; megabytes of them take little memory."""
@@ -241,15 +235,6 @@ _POSSESSIVE = re.compile(r"(?:[*+?]|\{[0-9]+(?:,[0-9]*)?\})\+")
 
 _HOSTNAME_LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?", re.ASCII)
 _LONGEST_HOSTNAME = 253
-
-
-def is_date_time(text: str) -> bool:
-    """Return whether a text is a date and time that exist, with or without a zone; not a leap second."""
-    found = _DATE_TIME.fullmatch(text)
-    if found is None:
-        return False
-    year, month, day = map(int, found.groups())
-    return day <= monthrange(year, month)[1]
 
 
 def is_regex(text: str) -> bool:
