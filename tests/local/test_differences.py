@@ -55,7 +55,7 @@ HELD_BY = {
         "engine/test_engine_claims.py",
         "test_claim_task_is_a_conflict_for_a_worker_in_quarantine",
     ),
-    "`claimTask`, or reading an artifact, of a run whose number is 2^31 or more": (
+    "`claimTask`, `finishArtifact`, or reading an artifact, of a run whose number is 2^31 or more": (
         "test_differences.py",
         "test_a_run_whose_number_is_too_large_is_not_found",
     ),
@@ -98,6 +98,10 @@ HELD_BY = {
     "`finishArtifact` of an `object` that was created with `contentLength`": (
         "test_differences.py",
         "test_an_object_with_a_content_length_is_finished",
+    ),
+    "a `contentLength` of 2^63 or more": (
+        "engine/test_engine_artifacts.py",
+        "test_a_content_length_must_fit_into_64_bits",
     ),
     "an artifact name of more than 1024 characters": (
         "engine/test_engine_artifacts.py",
@@ -243,6 +247,8 @@ def test_a_run_whose_number_is_too_large_is_not_found(wire: Wire, task_factory: 
     for number in (2**31, 10**30):
         run = f"{task}/runs/{number}"
         assert wire.json("POST", f"{run}/claim", worker, key=wire.root).status == 404
+        finish = {"uploadId": slugid()}
+        assert wire.json("PUT", f"{run}/artifacts/x", finish, key=wire.root).status == 404
         for verb in ("artifacts", "artifact-content", "artifact-info"):
             assert wire.send("GET", f"{run}/{verb}/public%2Fx", key=wire.root).status == 404
 

@@ -28,6 +28,7 @@ _PUT_URL_SECONDS = 45 * 60
 _UPLOAD_LIFE = 24 * times.HOUR
 _DOWNLOAD_LIFE = times.HOUR
 _MAX_NAME = 1024  # the limit in the schemas of responses and messages
+_MAX_LENGTH = 2**63 - 1  # of the service's database
 _DETAILS = {
     "s3": ("contentLength",),
     "object": ("contentLength",),
@@ -127,6 +128,8 @@ def _upload_credentials(core: Core, task: Task, run: Run, artifact: ArtifactReco
 def _new_artifact(task_id: str, run_id: int, name: str, body: Json) -> ArtifactRecord:
     if len(name) > _MAX_NAME:
         refuse("InputError", f"the name of an artifact must not be longer than {_MAX_NAME} characters")
+    if body.get("contentLength", 0) > _MAX_LENGTH:
+        refuse("InputError", f"`contentLength` must be at most {_MAX_LENGTH}, not {body['contentLength']}")
     kind: str = body["storageType"]
     details = {key: body[key] for key in _DETAILS[kind] if key in body}
     content_type: str = body.get("contentType") or "application/binary"

@@ -183,6 +183,17 @@ def test_names_longer_than_responses_allow_are_refused(world: World) -> None:
     put(world, task_id, "s3", "n" * 1024)
 
 
+@pytest.mark.parametrize("storage_type", ["s3", "object"])
+def test_a_content_length_must_fit_into_64_bits(world: World, storage_type: str) -> None:
+    task_id = world.running()
+    for length in (2**63, 1e300):
+        refusal = refused(put, world, task_id, storage_type, contentLength=length)
+        assert refusal.code == "InputError"
+    put(world, task_id, storage_type, contentLength=2**62)
+    (listed,) = world.engine.list_artifacts(task_id, 0, None, 10)["artifacts"]
+    assert listed["contentLength"] == 2**62
+
+
 def test_an_object_is_read_only_after_it_was_finished(world: World) -> None:
     task_id = world.running()
     upload_id = put(world, task_id, "object")["uploadId"]
