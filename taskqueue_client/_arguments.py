@@ -112,6 +112,39 @@ def json_value(given: object) -> str | float:
     raise TypeError(message)
 
 
+def as_json(document: object) -> bytes:
+    """Return a document as JSON, with keys and the members of sets in the same order in each process.
+
+    Python iterates over a set of strings in another order in each process: a task that is created again would
+    be a conflict.
+
+    Raises:
+        TypeError: JSON has no form of a value.
+    """
+    try:
+        return msgspec.json.encode(document, enc_hook=json_value, order="deterministic")
+    except TypeError:  # also if a key is not a str, or members of a set cannot be compared
+        plain = _plain(document)
+    return msgspec.json.encode(plain, enc_hook=json_value, order="deterministic")
+
+
+def _plain(given: Any) -> Any:
+    """Return a document with lists in order in the place of its sets, and with all keys as str."""
+    if isinstance(given, dict):
+        return {_key(key): _plain(each) for key, each in cast("dict[object, Any]", given).items()}
+    if isinstance(given, (set, frozenset)):
+        return sorted(cast("Collection[Any]", given), key=as_json)
+    return [_plain(each) for each in cast("list[Any]", given)] if isinstance(given, (list, tuple)) else given
+
+
+def _key(given: object) -> str:
+    """Return a key as `json` writes it: msgspec would write 1 for True, which is `on` in YAML."""
+    if given is None or isinstance(given, bool):
+        return json.dumps(given)
+    [key] = msgspec.json.decode(msgspec.json.encode({given: 0}, enc_hook=json_value), type=dict[str, int])
+    return key
+
+
 def as_message_pack(document: object) -> bytes:
     """Return a document as MessagePack, in which numbers are found sooner than in the document or its JSON.
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, NotRequired, Required, TypedDict, Unpack, cast
 
 import msgspec
 
-from ._arguments import json_value, mapping
+from ._arguments import as_json, mapping
 from ._dates import a_year_after, instant, moment_of, normalised, shifted, timestamp
 from .models import Priority
 
@@ -73,8 +73,9 @@ class TaskDefinition(TaskOptions, total=False):
     `expires`, the task is kept for a year after its deadline.
 
     In `payload` and `extra`, some values that JSON lacks are sent as text: bytes in base64, dates and
-    durations in the forms of ISO 8601, decimals and UUIDs as they are printed. Tuples and sets are sent as
-    lists.
+    durations in the forms of ISO 8601, decimals and UUIDs as they are printed. Members of enumerations are
+    sent as their values, dataclasses as objects, and tuples and sets as lists. The members of a set, and the
+    keys of a dict, are sorted, so that each process sends the same.
     """
 
     taskQueueId: str
@@ -255,7 +256,7 @@ def same_definition(given: TaskDefinition, task_id: str, stored: Mapping[str, An
     Compares as the Queue does when a task is created again: after the defaults are filled in, and with
     dates in UTC to the millisecond. A date without a time zone is read as UTC. All numbers become doubles.
     """
-    document = msgspec.json.decode(msgspec.json.encode(given, enc_hook=json_value))
+    document = msgspec.json.decode(as_json(given))
     return _canonical(_as_stored(document, task_id)) == _canonical(stored)
 
 

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import msgspec
 
 from taskqueue_client._arguments import (
+    as_json,
     as_message_pack,
     json_value,
     may_have_long_numbers,
@@ -170,7 +171,7 @@ def check_definition(definition: TaskDefinition, now: float) -> bytes:
 def _valid(definition: TaskDefinition, now: float) -> tuple[bytes, bytes]:
     """Return a definition as JSON and as MessagePack."""
     try:
-        encoded = msgspec.json.encode(definition, enc_hook=json_value)
+        encoded = as_json(definition)
         message_pack = as_message_pack(definition)
         odd_values = _number_problems(definition) if may_have_odd_numbers(message_pack) else []
     except (TypeError, ValueError, RecursionError) as error:
@@ -180,7 +181,9 @@ def _valid(definition: TaskDefinition, now: float) -> tuple[bytes, bytes]:
         raise InvalidDefinition(problems) from error
     has_nul = b"\\u0000" in encoded and _NUL.search(encoded) is not None
     if has_nul or odd_values or not _is_valid(definition, message_pack, now):
-        _raise_problems(encoded, now, odd_values + _local_times(definition), has_nul=has_nul)
+        _raise_problems(
+            _in_given_order(definition, encoded), now, odd_values + _local_times(definition), has_nul=has_nul
+        )
     return encoded, message_pack
 
 
@@ -307,8 +310,15 @@ def _default(schema: Schema) -> Any:
     return () if schema.get("type") == "array" else None
 
 
-def _raise_problems(encoded: bytes, now: float, problems: list[Problem], *, has_nul: bool) -> None:
-    document: Any = msgspec.json.decode(encoded)
+def _in_given_order(definition: TaskDefinition, encoded: bytes) -> Any:
+    """Return a definition as a document, in its own order if msgspec can write its keys."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(definition, enc_hook=json_value))
+    except TypeError:
+        return msgspec.json.decode(encoded)
+
+
+def _raise_problems(document: Any, now: float, problems: list[Problem], *, has_nul: bool) -> None:
     problems += _schema_problems(document)
     if has_nul:
         problems += _text_problems(document)

@@ -30,7 +30,7 @@ import msgspec
 from msgspec.structs import replace as replace_fields
 
 from taskqueue_client import errors
-from taskqueue_client._arguments import as_message_pack, json_value, may_have_odd_numbers
+from taskqueue_client._arguments import as_json, as_message_pack, may_have_odd_numbers
 from taskqueue_client.clock import Clock
 from taskqueue_client.credentials import Credentials, checked, checked_root_url
 from taskqueue_client.models import ClaimWorkResponse, Redirect, TaskClaim
@@ -385,7 +385,7 @@ def _encoded(body: object) -> bytes:
     if isinstance(body, msgspec.Raw):  # JSON already, and checked
         return bytes(body)
     try:
-        encoded = msgspec.json.encode(body, enc_hook=json_value)
+        encoded = as_json(body)
         if b"null" in encoded and may_have_odd_numbers(as_message_pack(body)):
             json.dumps(body, allow_nan=False, default=str)
     except (TypeError, ValueError, RecursionError) as error:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from enum import Enum
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -177,6 +178,32 @@ def test_some_values_that_json_does_not_have_are_sent_as_text_or_lists() -> None
         "tuple": [1, 2],
         "set": [1],
     }
+
+
+class Platform(Enum):
+    LINUX = "linux"
+    WINDOWS = "windows"
+
+
+def test_sets_are_sent_in_the_same_order_by_each_process() -> None:
+    """A decision task that runs again creates its tasks again, in a process with other hashes of strings."""
+    names = [f"test-{number:02}" for number in range(20)]
+    payload = {
+        "tests": set(names),
+        "mixed": [{*names, 1, Platform.WINDOWS, Platform.LINUX}],
+        "by number": {7: 1},
+    }
+    for given in (payload, {"tests": payload["tests"]}):
+        definition = cast("TaskDefinition", {**GOOD, "payload": given, "scopes": frozenset(names)})
+        sent = json.loads(check_definition(definition, math.nan))
+        assert (sent["scopes"], sent["payload"]["tests"]) == (names, names)
+        assert sent["payload"].get("mixed") in (None, [["linux", *names, "windows", 1]])
+
+
+def test_keys_that_yaml_reads_as_booleans_or_null_are_sent_as_json_writes_them() -> None:
+    payload = {True: "push", "jobs": [{None: {False: 1}}]}
+    sent = json.loads(check_definition(cast("TaskDefinition", {**GOOD, "payload": payload}), math.nan))
+    assert sent["payload"] == {"true": "push", "jobs": [{"null": {"false": 1}}]}
 
 
 def test_a_value_that_json_does_not_have_in_a_document_that_contains_itself_is_an_error() -> None:

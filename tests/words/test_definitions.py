@@ -226,6 +226,13 @@ def test_a_stored_definition_is_recognised_with_all_defaults() -> None:
     assert same_definition(GIVEN, TASK_ID, STORED)
 
 
+def test_sets_are_compared_in_the_order_in_which_they_were_sent() -> None:
+    names = [f"test-{number:02}" for number in range(20)]
+    assert same_definition(
+        {**GIVEN, "extra": {"tests": {*names}}}, TASK_ID, {**STORED, "extra": {"tests": names}}
+    )
+
+
 @pytest.mark.parametrize("key", [*STORED])
 def test_a_difference_in_any_key_is_noticed(key: str) -> None:
     other = "2026-11-21T13:00:00.000Z" if key in {"created", "deadline", "expires"} else "other"
