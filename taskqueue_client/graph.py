@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -44,7 +44,7 @@ from taskqueue_client._protocol.conversation import (
 from taskqueue_client._protocol.schemas import definition_problems, expiry_problems
 from taskqueue_client.calls import create_task, status
 from taskqueue_client.calls import task as read_task
-from taskqueue_client.definitions import TaskDefinition, from_now, same_definition
+from taskqueue_client.definitions import TaskDefinition, same_definition
 from taskqueue_client.errors import (
     CallFailed,
     InvalidArgument,
@@ -118,7 +118,8 @@ def plan_graph(
       is held back until somebody schedules it (`schedule_task`);
     - `{"task-reference": "<build>"}` in the payload becomes the string, with the id of the dependency `build`
       in the place of `<build>`, as in taskgraph;
-    - `created` and `deadline` (default: `1 day`) may be missing, and dates may be distances like `2 hours`;
+    - `created` and `deadline` (default: `1 day`) may be missing;
+    - dates may also be datetimes with a time zone, or distances like `2 hours`;
     - `metadata.name` may be missing: it is the task's name; `metadata.description` may be missing.
 
     Args:
@@ -249,10 +250,10 @@ def _task_problems(
         allowed = "no key, or the value of $.taskGroupId: all tasks of a graph are in one task group"
         yield Problem(f"{path}.taskGroupId", task["taskGroupId"], allowed)
     dependencies: object = task.get("dependencies", [])
-    if not isinstance(dependencies, list):
+    if not isinstance(dependencies, list | tuple):
         yield Problem(f"{path}.dependencies", dependencies, "a list of task names and task ids")
         return
-    for index, each in enumerate(cast("list[object]", dependencies)):
+    for index, each in enumerate(cast("Sequence[object]", dependencies)):
         where = f"{path}.dependencies[{index}]"
         if not isinstance(each, str):
             yield Problem(where, each, "a task name or a task id")
@@ -289,7 +290,7 @@ def _in_order(tasks: Mapping[str, Mapping[str, Any]], problems: list[Problem]) -
 def _dependencies(task: Mapping[str, Any]) -> list[str]:
     """Return the dependencies that are strings."""
     given = task.get("dependencies", [])
-    dependencies = cast("list[object]", given) if isinstance(given, list) else []
+    dependencies = cast("Sequence[object]", given) if isinstance(given, list | tuple) else ()
     return [each for each in dependencies if isinstance(each, str)]
 
 
@@ -347,10 +348,11 @@ class _Writer:
         return definition
 
     def _date(self, given: Any) -> Any:
-        """Return a date, converted from a distance such as `2 hours`; anything else is returned unchanged."""
-        if isinstance(given, str) and any(map(str.isdigit, given)) and not is_date_time(given):
+        """Return a datetime or a distance such as `2 hours` as a date, and anything else unchanged."""
+        is_distance = isinstance(given, str) and not is_date_time(given)
+        if is_distance or isinstance(given, datetime):
             with suppress(InvalidArgument):
-                return from_now(given, self._moment)
+                return timestamp(moment_of("date", given, lambda: self._moment))
         return given
 
     def _resolved(self, value: Any, path: str, ids: Mapping[str, str]) -> Any:

@@ -7,7 +7,7 @@ import pickle
 import re
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +18,7 @@ from msgspec import structs
 
 from taskqueue_client import AsyncQueue, Queue, _following, slugid
 from taskqueue_client.clock import MovableClock
+from taskqueue_client.definitions import from_now
 from taskqueue_client.errors import (
     InputError,
     InvalidArgument,
@@ -122,6 +123,31 @@ def test_dates_may_be_durations_from_now() -> None:
     assert sent(task)["created"] == "2026-11-21T09:55:00.000Z"
     assert sent(task)["deadline"] == "2026-11-21T12:00:00.000Z"
     assert sent(task)["expires"] == "2026-12-01T00:00:00Z"
+
+
+def test_dates_may_be_datetimes(queue: Queue) -> None:
+    now = queue.now()
+    local = timezone(timedelta(hours=5, minutes=45, seconds=30))
+    given = document(build={"created": now, "deadline": (now + timedelta(hours=1)).astimezone(local)})
+    (task,) = plan_graph(given).tasks
+    submit_graph(queue, plan_graph(given))
+    assert sent(task)["created"] == from_now("0 s", now)
+    assert sent(task)["deadline"] == from_now("1 hour", now)
+    early = document(early={"expires": now + timedelta(days=2)}, late={"dependencies": ["early"]})
+    early["tasks"]["late"]["deadline"] = now + timedelta(days=3)
+    with pytest.raises(InvalidDefinition, match=r"\$\.tasks\.late\.deadline"):
+        plan_graph(early)
+
+
+def test_a_date_without_a_time_zone_is_refused() -> None:
+    with pytest.raises(InvalidDefinition, match=r"deadline: .*expected a datetime with a time zone"):
+        plan_graph(document(build={"deadline": NOW.replace(tzinfo=None)}))
+
+
+def test_dependencies_may_be_a_tuple() -> None:
+    graph = plan_graph(document(fetch={}, build={"dependencies": ("fetch",)}))
+    assert [task.name for task in graph.tasks] == ["fetch", "build"]
+    assert sent(graph.tasks[1])["dependencies"] == [graph.task_ids["fetch"]]
 
 
 @pytest.mark.parametrize("created", [NOW, "2026-11-21T10:00:00.000Z", "2026-11-21T11:00:00+01:00"])
