@@ -298,6 +298,10 @@ class Spool:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove the file, unless a source owns it."""
         if not self._is_source:
             with suppress(OSError):  # what is still buffered does not fit on the disk
                 self._file.close()

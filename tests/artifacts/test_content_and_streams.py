@@ -13,7 +13,8 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from threading import Event, Thread, current_thread
 from typing import Any, ClassVar
@@ -387,3 +388,31 @@ def test_a_stream_that_is_canceled_while_its_thread_connects_is_canceled(
             assert reading.cancelled()
 
     asyncio.run(cancel())
+
+
+async def test_an_upload_that_is_canceled_while_its_temporary_file_is_made_closes_the_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, canceled = Event(), Event()
+    made: list[Any] = []
+    temporary_file: Callable[[], Any] = tempfile.TemporaryFile
+
+    def make() -> Any:
+        begun.set()
+        canceled.wait()
+        made.append(temporary_file())
+        return made[-1]
+
+    async def blocks() -> AsyncIterator[bytes]:
+        yield b"content"
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", make)
+    async with AsyncQueue("http://127.0.0.1:1") as queue:
+        upload = queue.upload_artifact(slugid(), 0, "public/x", blocks(), expires="1 day")
+        uploading = asyncio.create_task(upload)
+        await asyncio.to_thread(begun.wait)
+        uploading.cancel()
+        canceled.set()
+        with pytest.raises(asyncio.CancelledError):
+            await uploading
+    assert [file.closed for file in made] == [True]
