@@ -131,17 +131,30 @@ def as_json(document: object) -> bytes:
 def _plain(given: Any) -> Any:
     """Return a document with lists in order in the place of its sets, and with all keys as str."""
     if isinstance(given, dict):
-        return {_key(key): _plain(each) for key, each in cast("dict[object, Any]", given).items()}
+        return _with_text_keys(cast("dict[object, Any]", given))
     if isinstance(given, (set, frozenset)):
         return sorted(cast("Collection[Any]", given), key=as_json)
     return [_plain(each) for each in cast("list[Any]", given)] if isinstance(given, (list, tuple)) else given
+
+
+def _with_text_keys(given: dict[object, Any]) -> dict[str, Any]:
+    keys: dict[str, object] = {}
+    for key in given:
+        other = keys.setdefault(_key(key), key)
+        if other is not key:
+            raise TypeError(f"the keys {other!r} and {key!r} are the same in JSON")
+    return {key: _plain(each) for key, each in zip(keys, given.values(), strict=True)}
 
 
 def _key(given: object) -> str:
     """Return a key as `json` writes it: msgspec would write 1 for True, which is `on` in YAML."""
     if given is None or isinstance(given, bool):
         return json.dumps(given)
-    [key] = msgspec.json.decode(msgspec.json.encode({given: 0}, enc_hook=json_value), type=dict[str, int])
+    try:
+        encoded = msgspec.json.encode({given: 0}, enc_hook=json_value)
+    except TypeError:
+        raise TypeError(f"the key {given!r} has no form in JSON") from None
+    [key] = msgspec.json.decode(encoded, type=dict[str, int])
     return key
 
 

@@ -206,6 +206,19 @@ def test_keys_that_yaml_reads_as_booleans_or_null_are_sent_as_json_writes_them()
     assert sent["payload"] == {"true": "push", "jobs": [{"null": {"false": 1}}]}
 
 
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        ({"a": [{(1, 2): "x"}]}, "the key (1, 2) has no form in JSON"),
+        ({"a": {1: "x", "1": "y"}}, "the keys 1 and '1' are the same in JSON"),
+        ({True: "x", "jobs": {"null": 1, None: 2}}, "the keys 'null' and None are the same in JSON"),
+    ],
+)
+def test_keys_that_json_cannot_tell_apart_or_represent_are_named(payload: Any, reason: str) -> None:
+    [problem] = problems_of({**GOOD, "payload": payload})
+    assert problem.allowed == f"values that JSON can represent ({reason})"
+
+
 def test_a_value_that_json_does_not_have_in_a_document_that_contains_itself_is_an_error() -> None:
     payload: dict[str, Any] = {"a": Path("/builds")}
     payload["b"] = payload
