@@ -133,7 +133,7 @@ def _plain(given: Any) -> Any:
     if isinstance(given, dict):
         return _with_text_keys(cast("dict[object, Any]", given))
     if isinstance(given, (set, frozenset)):
-        return sorted(cast("Collection[Any]", given), key=as_json)
+        return sorted(map(_plain, cast("Collection[Any]", given)), key=as_json)
     return [_plain(each) for each in cast("list[Any]", given)] if isinstance(given, (list, tuple)) else given
 
 

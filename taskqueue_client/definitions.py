@@ -75,7 +75,7 @@ class TaskDefinition(TaskOptions, total=False):
     In `payload` and `extra`, some values that JSON lacks are sent as text: bytes in base64, dates and
     durations in the forms of ISO 8601, decimals and UUIDs as they are printed. Members of enumerations are
     sent as their values, dataclasses as objects, and tuples and sets as lists. The members of a set, and the
-    keys of a dict, are sorted, so that each process sends the same.
+    keys of a dict, are sorted, so that each process sends the same. Only sets of sets may differ.
     """
 
     taskQueueId: str

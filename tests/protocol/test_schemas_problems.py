@@ -190,14 +190,14 @@ def test_sets_are_sent_in_the_same_order_by_each_process() -> None:
     names = [f"test-{number:02}" for number in range(20)]
     payload = {
         "tests": set(names),
-        "mixed": [{*names, 1, Platform.WINDOWS, Platform.LINUX}],
+        "mixed": [{*names, 1, Platform.WINDOWS, Platform.LINUX, frozenset({"a", 2})}],
         "by number": {7: 1},
     }
     for given in (payload, {"tests": payload["tests"]}):
         definition = cast("TaskDefinition", {**GOOD, "payload": given, "scopes": frozenset(names)})
         sent = json.loads(check_definition(definition, math.nan))
         assert (sent["scopes"], sent["payload"]["tests"]) == (names, names)
-        assert sent["payload"].get("mixed") in (None, [["linux", *names, "windows", 1]])
+        assert sent["payload"].get("mixed") in (None, [["linux", *names, "windows", 1, ["a", 2]]])
 
 
 def test_keys_that_yaml_reads_as_booleans_or_null_are_sent_as_json_writes_them() -> None:
