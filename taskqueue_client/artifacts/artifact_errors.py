@@ -52,7 +52,10 @@ class StorageFailed(ArtifactError):
         method: `PUT` or `GET`.
         url: The URL without its query.
         reason: A description of the failure.
+        of_reference: Whether a download failed at the server of a reference, whose URL a task has chosen.
     """
+
+    of_reference = False
 
     def __init__(self, method: str, url: str, reason: str) -> None:
         self.method = method

@@ -259,7 +259,11 @@ class _Download:
         self.artifact = yield from self._content()
         self.location = location = yield from self._located(self.artifact)
         self.receiver = Receiver(self.request, location.hashes, self.destination, self.progress)
-        yield from self.transfer.retried(self._attempt, self._may_retry)
+        try:
+            yield from self.transfer.retried(self._attempt, self._may_retry)
+        except StorageFailed as error:
+            error.of_reference = self.artifact.storage_type == StorageType.REFERENCE
+            raise
         return (yield from self.transfer.work(self._complete))
 
     def _content(self) -> Conversation[ArtifactContent]:

@@ -32,6 +32,7 @@ from taskqueue_client.worker.features import upstream
 from taskqueue_client.worker.features.upstream import UpstreamArtifact, upstream_of_payload
 from taskqueue_client.worker.outcomes import MalformedPayload
 from taskqueue_client.worker.run.task_run import TaskRun
+from tests.servers import listening
 from tests.worker.queue_world import WAIT, World
 from tests.worker.run_outcomes import reasons
 from tests.worker.worker_world import log_of, work
@@ -543,14 +544,43 @@ def test_an_artifact_of_the_payload_whose_content_is_missing_or_damaged_is_unava
     assert why in log_of(world, task_id)
 
 
-def test_a_reference_of_the_payload_that_is_not_a_url_of_http_is_unavailable_at_once(world: World) -> None:
-    def build(task: TaskRun) -> None:
-        task.queue.create_reference_artifact(
-            *(task.task_id, task.run_id, "public/x", "ftp://example.com/x"), expires=task.expires
-        )
+def referring_to(url: str) -> Callable[[TaskRun], object]:
+    """Return a handler that creates the reference `public/x` to a URL."""
+    return lambda task: task.queue.create_reference_artifact(
+        *(task.task_id, task.run_id, "public/x", url), expires=task.expires
+    )
 
-    task_id = downloading_x_of(world, build)
+
+def test_a_reference_of_the_payload_that_is_not_a_url_of_http_is_unavailable_at_once(world: World) -> None:
+    task_id = downloading_x_of(world, referring_to("ftp://example.com/x"))
     assert reasons(world, task_id) == ["resource-unavailable"]
+
+
+@pytest.mark.parametrize("status", [401, 403, 407, 410, 418])
+def test_a_reference_of_the_payload_that_its_server_refuses_is_unavailable(world: World, status: int) -> None:
+    """An upstream task chooses the URL of a reference: none may shut the worker down."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 {status} No\r\nContent-Length: 2\r\n\r\nno".encode())
+        writer.close()
+
+    with listening(refuse) as port:
+        task_id = downloading_x_of(world, referring_to(f"http://127.0.0.1:{port}/x"))
+    assert reasons(world, task_id) == ["resource-unavailable"]
+    assert f"HTTP {status} no" in log_of(world, task_id)
+
+
+def test_a_reference_of_the_payload_to_a_server_that_cannot_be_reached_is_unavailable(
+    monkeypatch: pytest.MonkeyPatch, world: World
+) -> None:
+    def pass_over(_: SystemClock, seconds: float) -> None:
+        assert seconds > 0
+
+    monkeypatch.setattr(SystemClock, "sleep", pass_over)
+    task_id = downloading_x_of(world, referring_to("http://127.0.0.1:1/x"))
+    assert reasons(world, task_id) == ["resource-unavailable"]
+    assert "the connection to 127.0.0.1:1 failed" in log_of(world, task_id)
 
 
 @pytest.mark.parametrize("endpoint", ["queue.statuses", "queue.listArtifacts", "queue.artifact"])

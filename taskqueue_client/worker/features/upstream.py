@@ -27,6 +27,7 @@ from taskqueue_client.artifacts.artifact_errors import (
     DownloadCorrupt,
     DownloadTooLarge,
     RedirectRefused,
+    StorageFailed,
     StorageRefused,
 )
 from taskqueue_client.artifacts.chain_verification import ChainOfTrust, PublicKeys, verify_chain_of_trust
@@ -196,21 +197,22 @@ def upstream_of_payload(payload: Mapping[str, Any], allowed: Container[str]) -> 
 
 _ABOUT_THE_PAYLOAD = (
     *(ResourceNotFound, ResourceExpired, ErrorArtifact, InsufficientScopes),
-    *(ChainOfTrustError, DownloadCorrupt, DownloadTooLarge, StorageRefused, RedirectRefused),
+    *(ChainOfTrustError, DownloadCorrupt, DownloadTooLarge, StorageFailed),
 )
-"""The errors that any worker would get for the same list."""
+"""The errors that any worker may get for the same list."""
 
 
 def with_outcomes_of_the_task(steps: Conversation[R]) -> Conversation[R]:
     """Download the artifacts that the payload lists; raise errors that the list causes as task outcomes.
 
     Otherwise a few tasks with a wrong list would shut the worker down, as repeated internal errors do. An
-    error response of a proxy in place of the service is not caused by the list.
+    error response of a proxy in place of the service is not caused by the list, and neither is an outage of
+    storage. But an upstream task chooses the server of a reference.
     """
     try:
         return (yield from steps)
     except _ABOUT_THE_PAYLOAD as error:
-        if is_foreign(error) or (isinstance(error, StorageRefused) and not error.is_absence):
+        if is_foreign(error) or (isinstance(error, StorageFailed) and not _is_caused_by_a_task(error)):
             raise
         is_refused = isinstance(error, (InsufficientScopes, ChainOfTrustError))
         outcome = MalformedPayload if is_refused else ResourceUnavailable
@@ -219,6 +221,11 @@ def with_outcomes_of_the_task(steps: Conversation[R]) -> Conversation[R]:
         if error.argument != "paths":
             raise
         raise ResourceUnavailable(f"payload.upstreamArtifacts: {error.finding}") from error
+
+
+def _is_caused_by_a_task(error: StorageFailed) -> bool:
+    is_absence = isinstance(error, StorageRefused) and error.is_absence
+    return is_absence or error.of_reference or isinstance(error, RedirectRefused)
 
 
 def downloading_upstream(

@@ -392,7 +392,8 @@ class TaskRun:
                 the directory or names another task, the task lacks a scope to read an artifact in it, or an
                 artifact in it fails the verification that `verified_by` asks for.
             ResourceUnavailable: An artifact in `payload["upstreamArtifacts"]` does not exist, has expired, or
-                has no content or a name that no file can have; or a pattern matches nothing.
+                has no content or a name that no file can have; the server of a reference does not send the
+                content; or a pattern matches nothing.
             InvalidArgument: An argument is not allowed, or an artifact in `upstream` has a name that no file
                 in the directory can have.
             ResourceNotFound: An artifact in `upstream` does not exist.
