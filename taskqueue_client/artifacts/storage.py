@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from urllib3.exceptions import HTTPError
+from urllib3.util import parse_url
 
 from taskqueue_client._protocol.api_responses import ResponseRefused, TransportFailed
 from taskqueue_client._protocol.retry import RetryPolicy, Timeouts
@@ -380,6 +381,7 @@ def _parts_of(method: str, url: str) -> SplitResult:
         parts = urlsplit(url)
         if _URL.fullmatch(url) and parts.hostname and parts.port != 0:
             host = parts.netloc.rpartition("@")[2]
+            parse_url(f"{parts.scheme}://{host}")  # a ValueError for more hosts, such as [v1.a]
             return parts._replace(netloc=host, path=parts.path or "/", fragment="")
     finding = "the response of the service has a URL that is not valid"
     raise RedirectRefused(method, url, f"{finding}; expected an http or https URL with a host")

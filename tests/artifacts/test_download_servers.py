@@ -478,6 +478,7 @@ def test_a_redirect_to_a_malformed_url_is_refused(raw_client: EitherClient, serv
         ("http://host/a b", "http://host/a b"),
         ("http://h:x/", "http://h:x/"),
         ("http://h:99999/", "http://h:99999/"),
+        ("http://[v1.a]/", "http://[v1.a]/"),
     ],
 )
 def test_a_reference_that_is_not_a_url_is_an_error(
