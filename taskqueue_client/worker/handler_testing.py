@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Unpack
@@ -19,6 +19,7 @@ from taskqueue_client._arguments import check_kind
 from taskqueue_client._dates import timestamp
 from taskqueue_client._protocol.retry import RetryPolicy
 from taskqueue_client._protocol.schemas import check_definition
+from taskqueue_client.artifacts.artifact_errors import StorageRefused
 from taskqueue_client.artifacts.content import LOG_NAME
 from taskqueue_client.client import Queue
 from taskqueue_client.credentials import Credentials
@@ -27,7 +28,7 @@ from taskqueue_client.definitions import (
     _as_stored,  # pyright: ignore[reportPrivateUsage] # what only the Queue does otherwise
     task_definition,
 )
-from taskqueue_client.errors import InvalidArgument
+from taskqueue_client.errors import InvalidArgument, ResourceNotFound
 from taskqueue_client.models import ReasonResolved, StorageType, TaskClaim, TaskState
 from taskqueue_client.slugid import slugid
 
@@ -61,7 +62,7 @@ class TaskResult:
     Attributes:
         task_id: The task.
         outcome: How its run ended, as in `reasonResolved`: `completed`, `failed`, `malformed-payload`, …
-        artifacts: The content of its artifacts by name, without the log.
+        artifacts: The content of its artifacts by name, without the log, and without failed uploads.
         log: The text of its log.
         error: What the handler raised, or the failed upload that counts instead; None if there was none, and
             for a task of a queue, which does not know the error.
@@ -241,10 +242,11 @@ def result_of(queue: Queue, task_id: str) -> TaskResult:
             reason = f"the worker ran another task of {status.task_queue_id}, which was pending before"
         raise RuntimeError(f"task {task_id} is still {status.state}: {reason}")
     run = resolved[-1]
-    contents = {
-        each.name: queue.download_artifact(task_id, each.name, run_id=run.run_id).content or b""
-        for each in queue.iter_artifacts(task_id, run.run_id)
-        if each.storage_type in {StorageType.S3, StorageType.OBJECT}
-    }
+    contents: dict[str, bytes] = {}
+    for each in queue.iter_artifacts(task_id, run.run_id):
+        if each.storage_type in {StorageType.S3, StorageType.OBJECT}:
+            with suppress(ResourceNotFound, StorageRefused):  # the upload has failed
+                content = queue.download_artifact(task_id, each.name, run_id=run.run_id).content
+                contents[each.name] = content or b""
     text = contents.pop(LOG_NAME, b"").decode(errors="replace")
     return _logged(TaskResult(task_id, str(run.reason_resolved), contents, text))

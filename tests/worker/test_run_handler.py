@@ -35,6 +35,7 @@ from taskqueue_client import (
     testing,
 )
 from taskqueue_client.errors import ConnectionFailed, InvalidArgument
+from taskqueue_client.local.faults import Drop, Respond
 from taskqueue_client.testing import TaskFactory, TaskResult, TaskRunner, run_handler
 from taskqueue_client.worker import handler_testing
 from taskqueue_client.worker.commands.command import CommandResult
@@ -402,6 +403,30 @@ def test_the_fixture_s_settings_and_definition_are_the_test_s(run_worker: TaskRu
     result = run_worker(Hooked, {}, task={"extra": {"b": 2}, "retries": 0}, worker_id="mine")
     assert result.outcome == "failed"
     assert "on worker testing/mine of" in result.log
+
+
+class OneUpload(WorkerLoop):
+    """Uploads an artifact."""
+
+    def run_task(self, task: TaskRun) -> None:
+        task.upload_artifact("public/x.txt", b"x", storage=task.payload["storage"])
+
+
+@pytest.mark.parametrize(
+    ("storage", "fault", "outcome"),
+    [
+        ("s3", Respond("storage.put", status=413), "failed"),
+        ("s3", Respond("storage.put", status=403), "internal-error"),
+        ("object", Drop("queue.createArtifact", after=True), "resource-unavailable"),
+    ],
+)
+def test_an_artifact_whose_upload_failed_is_not_in_the_result_of_the_fixture(
+    run_worker: TaskRunner, local_queue: LocalQueue, storage: str, fault: Drop | Respond, outcome: str
+) -> None:
+    local_queue.faults.add(fault)
+    result = run_worker(OneUpload, {"storage": storage})
+    assert (result.outcome, result.artifacts) == (outcome, {})
+    assert "public/x.txt was not uploaded" in result.log
 
 
 @dataclass
