@@ -137,11 +137,17 @@ def _errors_logged(handler: logging.Handler) -> Generator[None]:
         yield
     except Exception as error:
         failure = error if isinstance(error, Failure) else failure_of(error)
-        if failure is None:
+        if failure is None and isinstance(error, (click.ClickException, click.exceptions.Exit)):
             raise
-        values = {"name": log.name, "levelname": "ERROR", "levelno": logging.ERROR, "msg": failure.message}
+        values: dict[str, object] = {"name": log.name, "levelname": "ERROR", "levelno": logging.ERROR}
+        if failure is None:
+            trace = (type(error), error, error.__traceback__)
+            values.update(msg=f"{type(error).__name__}: {error}", exc_info=trace)
+        else:
+            values.update(msg=failure.message)
         handler.handle(logging.makeLogRecord(values))
-        raise click.exceptions.Exit(failure.exit_code) from error
+        status = ExitStatus.NOT_COMPLETED if failure is None else failure.exit_code
+        raise click.exceptions.Exit(status) from error
 
 
 @contextmanager
@@ -152,7 +158,8 @@ def _errors_of_machine() -> Generator[None]:
     except (InternalError, OSError, CallFailed, ArtifactError) as error:
         if status_of(error) is ExitStatus.REFUSED:
             raise
-        raise Failure(in_one_line(error), ExitStatus.NOT_COMPLETED) from error
+        message = "; ".join([in_one_line(error), *getattr(error, "__notes__", ())])
+        raise Failure(message, ExitStatus.NOT_COMPLETED) from error
 
 
 def _worker_class(name: str, given: Mapping[str, object]) -> type[WorkerLoop]:

@@ -317,7 +317,11 @@ class WorkerLoop(ABC):
         if not self.__serving.acquire(blocking=False):
             raise RuntimeError("this worker is running already; make a second worker, or set concurrency")
         try:
-            self.on_start()  # it may configure logging
+            try:
+                self.on_start()  # it may configure logging
+            except Exception as error:
+                error.add_note(f"raised by {type(self).__name__}.on_start")
+                raise
             with logged():
                 self.__work(signals=signals)
         finally:

@@ -387,6 +387,40 @@ def test_a_worker_that_cannot_reach_what_it_needs_may_be_restarted(
     assert "Connection refused" in result.stderr
 
 
+START = """
+from taskqueue_client import WorkerLoop
+
+class Worker(WorkerLoop):
+    def on_start(self):
+        self.token = {}["SHOP_TOKEN"] if self.config.concurrency == 2 else open("secrets.json").read()
+
+    def run_task(self, task):
+        pass
+"""
+
+
+@pytest.mark.usefixtures("deployment", "files")
+@pytest.mark.parametrize("log", [(), ("--json",)], ids=["text", "json"])
+@pytest.mark.parametrize(
+    ("concurrency", "error"),
+    [("1", "No such file or directory: 'secrets.json'"), ("2", "KeyError: 'SHOP_TOKEN'")],
+)
+def test_an_error_of_on_start_names_the_hook_and_is_json_with_json(
+    log: tuple[str, ...], concurrency: str, error: str, folder: Path
+) -> None:
+    (folder / "start.py").write_text(START)
+    options = ("--config", "worker.yml", "--concurrency", concurrency)
+    with running("work", "start:Worker", *options, *log) as process:
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == ExitStatus.NOT_COMPLETED
+    if log:
+        [line] = map(json.loads, errors.splitlines())
+        assert error in line["message"]
+        errors = line["message"] + line.get("traceback", "")
+    assert error in errors
+    assert "raised by Worker.on_start" in errors
+
+
 @pytest.mark.usefixtures("deployment", "files")
 def test_hooks_are_called_with_the_workers_own_settings_and_every_setting_is_an_option(
     folder: Path, queue: Queue, task_factory: Any
