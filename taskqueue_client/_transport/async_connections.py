@@ -352,13 +352,13 @@ class ConnectorTransport:
         loop = running_loop()
         if self._closed or self._connector is not None:
             raise ClientUnusable(_CLOSED if self._closed else _ELSEWHERE)
-        self._loop = loop
-        self._connector = aiohttp.TCPConnector(limit=self._limit, keepalive_timeout=KEEP_ALIVE)
         self._deadlines = ConnectionDeadlines(self._connections)
         self._loop_end = LoopEnd(self._deadlines.close_idle)
-        self._end = finalize_in_loop(self, _abandon, self._connector, self._connections, self._loop_end)
+        connector = aiohttp.TCPConnector(limit=self._limit, keepalive_timeout=KEEP_ALIVE)
+        self._end = finalize_in_loop(self, _abandon, connector, self._connections, self._loop_end)
         forget_in_children(self)
-        return self._connector
+        self._loop, self._connector = loop, connector  # last: after a MemoryError, the next request retries
+        return connector
 
     def forget(self) -> None:
         """Leave the connections to the parent: its event loop would not read from one that a child closes."""

@@ -756,6 +756,21 @@ def _deadlines() -> set[int]:
     return {id(each) for each in gc.get_objects() if isinstance(each, ConnectionDeadlines)}
 
 
+async def test_a_request_succeeds_after_one_that_failed_for_lack_of_memory(
+    transport: ConnectorTransport, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It allocates the buffer of all connections: a worker could report none of its runs any more."""
+
+    def fail(_: object) -> ConnectionDeadlines:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(async_connections, "ConnectionDeadlines", fail)
+        with pytest.raises(MemoryError):
+            await get(transport, server)
+    await exchanged(transport, server)
+
+
 async def test_a_request_that_gets_no_connection_in_time_says_so(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskqueue_client.models import TaskClaim
-from taskqueue_client.worker.claims.claimed_run import Lease, Reclaimed, attempt_timeout, retry_in
+from taskqueue_client.worker.claims.claimed_run import Lease, Reclaimed, attempt_timeout, cause_of, retry_in
 from tests.worker.queue_world import iso
 
 SERVER_NOW = datetime(2031, 5, 6, 7, 8, 9, 123000, UTC)
@@ -156,3 +156,11 @@ def test_an_attempt_that_hangs_leaves_time_for_another(left: float) -> None:
 def test_a_lease_that_has_ended_has_no_time_left() -> None:
     assert Lease(10, ends=10).left(10.5) == 0
     assert Lease(10, ends=10).left(9.5) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [(TimeoutError(), "no response in time"), (MemoryError(), "MemoryError"), (OSError("full"), "full")],
+)
+def test_the_cause_of_a_failed_attempt_is_named_also_if_it_has_no_text(error: Exception, cause: str) -> None:
+    assert cause_of(error) == cause

@@ -161,8 +161,8 @@ def attempt_timeout(left: float) -> float:
 
 
 def cause_of(error: Exception) -> str:
-    """Return why an attempt failed, for the log: a timeout has no message."""
-    return str(error) or "no response in time"
+    """Return why an attempt failed, for the log: a timeout and a lack of memory have no message."""
+    return str(error) or ("no response in time" if isinstance(error, TimeoutError) else type(error).__name__)
 
 
 class _Validity(msgspec.Struct):
