@@ -1269,6 +1269,22 @@ def test_a_run_that_ends_while_a_command_starts_leaves_no_control_group(
 
 
 @pytest.mark.usefixtures("control_groups")
+def test_a_control_group_that_cannot_be_removed_with_its_run_is_removed_when_another_run_begins(
+    context: CommandContext,
+) -> None:
+    """A process of another user, which cannot be killed, keeps it; so does a thread of this process."""
+    context.processes.watch()
+    with context.processes.entered():
+        context.processes.end(0)
+    (left,) = ControlGroup.existing(context.guardian.control_groups)
+    another = RunProcesses(f"{context.work_directory}/{slugid()}", context.guardian)
+    another.watch()
+    (group,) = ControlGroup.existing(context.guardian.control_groups)
+    another.end(0)
+    assert group.path != left.path
+
+
+@pytest.mark.usefixtures("control_groups")
 def test_a_command_that_ends_with_its_run_leaves_daemons_their_time_to_end(
     context: CommandContext, fifo: Fifo
 ) -> None:

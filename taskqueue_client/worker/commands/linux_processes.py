@@ -230,9 +230,14 @@ class ControlGroup:
             os.rmdir(self.path)
             return
         self._kill()
+        self.remove_empty()
+
+    def remove_empty(self) -> bool:
+        """Remove the group and those below it unless processes are left; return whether it is gone."""
         for group, _, _ in os.walk(self.path, topdown=False):
             with suppress(OSError):
                 os.rmdir(group)
+        return not os.path.isdir(self.path)
 
     def _kill(self) -> None:
         """Kill the processes in the group, without a pause: they may be starting others all the time.

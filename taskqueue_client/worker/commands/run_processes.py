@@ -131,7 +131,7 @@ class RunProcesses:
             if self._is_watched:
                 self._is_watched = False
                 _remove(self._groups)
-                self._guardian.end_run(self._marked)
+                self._guardian.end_run(self._marked, self._groups)
 
 
 def kill_marked(mark: str) -> None:
@@ -204,6 +204,7 @@ class Guardian:
         self._groups: list[int] = []  # of the shared file; 0 is a free place
         self._file: IO[bytes] | None = None
         self._runs: list[str] = []
+        self._left: list[ControlGroup] = []  # of ended runs, with processes that cannot be killed
         self._process: subprocess.Popen[bytes] | None = None
         self._failure = ""
 
@@ -212,11 +213,14 @@ class Guardian:
         with self._lock:
             self._runs.append(marked)
             self._start()
+            self._remove_left()
 
-    def end_run(self, marked: str) -> None:
-        """Do not kill the processes of this run at `close`."""
+    def end_run(self, marked: str, groups: Sequence[ControlGroup] = ()) -> None:
+        """Do not kill the processes of this run at `close`; remove groups that are still there later."""
         with self._lock:
             self._runs.remove(marked)
+            self._left += groups
+            self._remove_left()
 
     def add(self, group: int) -> None:
         """Kill this process group if this process ends."""
@@ -235,6 +239,10 @@ class Guardian:
         """End the guardian process; it kills what is left of runs that are not ended. May be called again."""
         with self._lock:
             self._end()
+            self._remove_left()
+
+    def _remove_left(self) -> None:
+        self._left = [each for each in self._left if not each.remove_empty()]
 
     def _set(self, place: int, group: int) -> None:
         self._groups[place] = group
