@@ -31,6 +31,7 @@ from .claims.claiming import Claiming
 from .claims.keeper import Keeper
 from .config import WorkerConfig
 from .outcomes import InternalError, WorkerShutdown, text_of
+from .run.handlers import children_ended
 from .run.lifecycle import LiveRuns, TaskEnd
 from .run.upload_retries import RetryClock
 from .threads import stack_of
@@ -130,7 +131,8 @@ class Hooks:
         try:
             if self._signal is not None:
                 self._interrupt_later(self._signal, HOOK_PATIENCE)
-            return hook()
+            with children_ended():
+                return hook()
         finally:
             self._began = math.inf
             if self._alarm_before is not None:
@@ -241,7 +243,8 @@ async def termination_noticed(ask: Callable[[], float | str | None], clock: Cloc
         if threading.get_ident() == loop_thread:  # the executor could not start a thread
             return None, RuntimeError(NO_THREAD)
         try:
-            return arguments.seconds("termination_notice", ask()), None
+            with children_ended():
+                return arguments.seconds("termination_notice", ask()), None
         except BaseException as error:  # noqa: BLE001 - in the loop, a SystemExit would end the worker
             return None, error
 

@@ -160,6 +160,33 @@ def test_a_child_ends_when_it_returns_from_the_handler(world: World, kind: str, 
     assert ("OSError: on the way out" in printed) == leave.startswith("raise")
 
 
+HOOK = """
+    forked = threading.Event()
+
+    def run_task(self, task):
+        if "{hook}" == "termination_notice":  # another thread calls it
+            assert self.forked.wait(60)
+
+    def {hook}(self, *_):
+        if (child := os.fork()) == 0:
+            signal.alarm(20)
+            {leave}
+        print("the child has ended with", exit_code(child), flush=True)
+        self.forked.set()
+"""
+
+
+@pytest.mark.parametrize("hook", ["on_task_end", "run_time_limit", "termination_notice"])
+@pytest.mark.parametrize(("leave", "code"), [("return", 1), ("sys.exit(3)", 3), ("raise ValueError", 1)])
+def test_a_child_ends_when_it_leaves_the_hook_that_forked_it(
+    world: World, hook: str, leave: str, code: int
+) -> None:
+    _, outcome, printed = ended(world, HOOK.format(hook=hook, leave=leave))
+    assert outcome == "completed", printed
+    assert f"the child has ended with {code}\n" in printed
+    assert ("end it with os._exit" in printed) == (leave == "return")
+
+
 LOGS = """
     def run_task(self, task):
         task.register_secret("hunter2")

@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Coroutine, Generator, Iterable
+from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from subprocess import CompletedProcess
@@ -225,8 +226,20 @@ def _warn_of_returned_failure(returned: object, resources: RunResources) -> None
         )
 
 
+@contextmanager
+def children_ended() -> Generator[None]:
+    """End children that a block forks, and that leave the block."""
+    process = os.getpid()
+    try:
+        yield
+    except BaseException as error:
+        _end_child_of(process, error)
+        raise
+    _end_child_of(process, None)
+
+
 def _end_child_of(process: int, raised: BaseException | None) -> None:
-    """End this process if it is a child that a handler has forked, and that has left the handler.
+    """End this process if it is a child that a handler or hook has forked, and that has left this method.
 
     Otherwise it would go on as a second worker. Its exit code is that of its `sys.exit`; else 1.
     """
@@ -234,7 +247,7 @@ def _end_child_of(process: int, raised: BaseException | None) -> None:
         return
     try:
         if raised is None:
-            sys.stderr.write("a child that the handler has forked returned from it; end it with os._exit\n")
+            sys.stderr.write("a forked child returned from the method that forked it; end it with os._exit\n")
         elif not isinstance(raised, SystemExit):
             traceback.print_exception(raised)
         sys.stdout.flush()
