@@ -229,6 +229,20 @@ class TestWorkersWithASourceOfTheirOwn:
         with pytest.raises(ZeroDivisionError), Working(world, builder(world, Wrong)) as working:
             working.wait_for_end()
 
+    @pytest.mark.parametrize("raised", [asyncio.CancelledError, KeyboardInterrupt, SystemExit])
+    def test_end_with_an_error_if_it_raises_what_ends_a_task_or_a_loop(
+        self, world: World, raised: type[BaseException]
+    ) -> None:
+        """Without one, a worker would end as if it had been told to, or interrupt its runs."""
+
+        class Wrong(ByListing):
+            async def claim(self, count: int) -> Sequence[TaskClaim]:
+                raise raised(count)
+
+        error = pytest.raises(RuntimeError, match=f"^the task source raised {raised.__name__}$")
+        with error, Working(world, builder(world, Wrong)) as working:
+            working.wait_for_end()
+
     def test_end_all_the_same_if_it_fails_to_close(
         self, world: World, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from taskqueue_client import errors
 from taskqueue_client._protocol.retry import asked_to_wait, is_foreign, is_temporary
+from taskqueue_client._protocol.threads_and_tasks import is_canceled
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
 from taskqueue_client.models import ClaimWorkResponse, TaskClaim
@@ -260,6 +261,11 @@ class Claiming:
         except errors.CallFailed as error:
             self._tracing.claim_failed(began, self._context.identity.task_queue_id, error)
             return self._failed(error)
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit) as error:
+            if is_canceled():
+                raise
+            # Otherwise claiming would end without an error, or the runs would be interrupted.
+            raise RuntimeError(f"the task source raised {type(error).__name__}") from error
         finally:
             self._is_open = False
         if claims or not self._stopping:  # an aborted call does not show whether the Queue responds
