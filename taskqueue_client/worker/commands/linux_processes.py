@@ -224,13 +224,13 @@ class ControlGroup:
                 return sorted({*map(_process_of, threads)} - {0, os.getpid()})
         return []
 
-    def remove(self) -> None:
-        """Remove the group and those below it; kill the processes that are left in them."""
+    def remove(self) -> bool:
+        """Kill the processes that are left in the group; see `remove_empty`."""
         with suppress(OSError):
             os.rmdir(self.path)
-            return
+            return True
         self._kill()
-        self.remove_empty()
+        return self.remove_empty()
 
     def remove_empty(self) -> bool:
         """Remove the group and those below it unless processes are left; return whether it is gone."""

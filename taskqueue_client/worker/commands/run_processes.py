@@ -130,8 +130,7 @@ class RunProcesses:
         with self._lock:  # the handler's thread and that of `end` may come here at the same time
             if self._is_watched:
                 self._is_watched = False
-                _remove(self._groups)
-                self._guardian.end_run(self._marked, self._groups)
+                self._guardian.end_run(self._marked, _remove(self._groups))
 
 
 def kill_marked(mark: str) -> None:
@@ -147,9 +146,9 @@ def _living(marked: str, groups: Sequence[ControlGroup], first_look: int = 0) ->
     return sorted({*_marked(marked, first_look), *in_groups})
 
 
-def _remove(groups: Sequence[ControlGroup]) -> None:
-    for group in groups:
-        group.remove()
+def _remove(groups: Sequence[ControlGroup]) -> list[ControlGroup]:
+    """Remove groups; return those that are still there."""
+    return [each for each in groups if not each.remove()]
 
 
 def _control_groups(mark: str) -> str:
@@ -215,12 +214,11 @@ class Guardian:
             self._start()
             self._remove_left()
 
-    def end_run(self, marked: str, groups: Sequence[ControlGroup] = ()) -> None:
-        """Do not kill the processes of this run at `close`; remove groups that are still there later."""
+    def end_run(self, marked: str, left: Sequence[ControlGroup] = ()) -> None:
+        """Do not kill the processes of this run at `close`; remove the groups that it has left later."""
         with self._lock:
             self._runs.remove(marked)
-            self._left += groups
-            self._remove_left()
+            self._left += left
 
     def add(self, group: int) -> None:
         """Kill this process group if this process ends."""
