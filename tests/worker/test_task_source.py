@@ -79,6 +79,20 @@ class Hanging(ClaimsWhenStopped):
         return await super().claim(count)
 
 
+class CancelsItsRequest(ClaimsWhenStopped):
+    """A source whose claim raises CancelledError when the worker shuts down."""
+
+    async def claim(self, count: int) -> Sequence[TaskClaim]:
+        del count
+        self.request = asyncio.ensure_future(self.stopped.wait())
+        self.called.set()
+        await self.request
+        return []
+
+    def stop(self) -> None:
+        self.request.cancel()
+
+
 class FailsOnceAndHangs(Hanging):
     """A source whose first claim ends at once, and the second only when the worker shuts down."""
 
@@ -205,6 +219,14 @@ class TestWorkersWithASourceOfTheirOwn:
             working.worker.shutdown()
             working.wait_for_end()
         assert make.sources[0].stopped.is_set()
+        assert make.sources[0].is_closed
+
+    def test_drain_without_an_error_if_it_cancels_its_request_when_it_is_stopped(self, world: World) -> None:
+        make = Made(CancelsItsRequest)
+        with Working(world, builder(world, make)) as working:
+            make.called()
+            working.worker.shutdown()
+            working.wait_for_end()
         assert make.sources[0].is_closed
 
     def test_end_if_its_first_call_is_refused(self) -> None:

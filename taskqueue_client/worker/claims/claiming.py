@@ -262,8 +262,8 @@ class Claiming:
             self._tracing.claim_failed(began, self._context.identity.task_queue_id, error)
             return self._failed(error)
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit) as error:
-            if is_canceled():
-                raise
+            if is_canceled() or (self._stopping and isinstance(error, asyncio.CancelledError)):
+                raise  # also if the source cancels a request in `stop`
             # Otherwise claiming would end without an error, or the runs would be interrupted.
             raise RuntimeError(f"the task source raised {type(error).__name__}") from error
         finally:
