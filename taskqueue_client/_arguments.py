@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from datetime import datetime
 from functools import lru_cache
 from inspect import iscoroutinefunction
@@ -129,7 +130,10 @@ def as_json(document: object) -> bytes:
 
 
 def _plain(given: Any) -> Any:
-    """Return a document with lists in order in the place of its sets, and with all keys as str."""
+    """Return a document with dicts for dataclasses, lists in order for sets, and all keys as str."""
+    if is_dataclass(given) and not isinstance(given, type):
+        members = ((each.name, getattr(given, each.name, msgspec.UNSET)) for each in fields(given))
+        given = {name: each for name, each in members if each is not msgspec.UNSET}
     if isinstance(given, dict):
         return _with_text_keys(cast("dict[object, Any]", given))
     if isinstance(given, (set, frozenset)):

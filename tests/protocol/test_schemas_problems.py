@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -198,6 +199,21 @@ def test_sets_are_sent_in_the_same_order_by_each_process() -> None:
         sent = json.loads(check_definition(definition, math.nan))
         assert (sent["scopes"], sent["payload"]["tests"]) == (names, names)
         assert sent["payload"].get("mixed") in (None, [["linux", *names, "windows", 1, ["a", 2]]])
+
+
+@dataclass(eq=False)
+class Build:
+    platforms: frozenset[Platform]
+    shards: dict[int, Any]
+    name: str | msgspec.UnsetType = msgspec.UNSET
+
+
+def test_sets_and_keys_in_dataclasses_are_sent_like_those_elsewhere() -> None:
+    build = Build(frozenset(Platform), {1: {"a", 2}})
+    payload: dict[str, Any] = {"build": build, "builds": [{build}]}
+    sent = json.loads(check_definition(cast("TaskDefinition", {**GOOD, "payload": payload}), math.nan))
+    expected = {"platforms": ["linux", "windows"], "shards": {"1": ["a", 2]}}
+    assert sent["payload"] == {"build": expected, "builds": [[expected]]}
 
 
 def test_keys_that_yaml_reads_as_booleans_or_null_are_sent_as_json_writes_them() -> None:
