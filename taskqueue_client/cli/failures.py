@@ -106,7 +106,8 @@ def in_one_line(error: BaseException | None) -> str:
         text = "; ".join(map(str, error.problems))
     else:
         text = _of_call(error) if isinstance(error, errors.CallFailed) else str(error)
-    return printable(" ".join(text.split()))
+    notes: list[str] = getattr(error, "__notes__", [])
+    return printable(" ".join("; ".join([text, *notes]).split()))
 
 
 def _of_call(error: errors.CallFailed) -> str:

@@ -158,8 +158,7 @@ def _errors_of_machine() -> Generator[None]:
     except (InternalError, OSError, CallFailed, ArtifactError) as error:
         if status_of(error) is ExitStatus.REFUSED:
             raise
-        message = "; ".join([in_one_line(error), *getattr(error, "__notes__", ())])
-        raise Failure(message, ExitStatus.NOT_COMPLETED) from error
+        raise Failure(in_one_line(error), ExitStatus.NOT_COMPLETED) from error
 
 
 def _worker_class(name: str, given: Mapping[str, object]) -> type[WorkerLoop]:

@@ -388,11 +388,14 @@ def test_a_worker_that_cannot_reach_what_it_needs_may_be_restarted(
 
 
 START = """
-from taskqueue_client import WorkerLoop
+from taskqueue_client import Queue, WorkerLoop
 
 class Worker(WorkerLoop):
     def on_start(self):
-        self.token = {}["SHOP_TOKEN"] if self.config.concurrency == 2 else open("secrets.json").read()
+        match self.config.concurrency:
+            case 1: open("secrets.json")
+            case 2: {}["SHOP_TOKEN"]
+            case 3: Queue.from_env().status("SHOP_TOKEN")
 
     def run_task(self, task):
         pass
@@ -402,17 +405,21 @@ class Worker(WorkerLoop):
 @pytest.mark.usefixtures("deployment", "files")
 @pytest.mark.parametrize("log", [(), ("--json",)], ids=["text", "json"])
 @pytest.mark.parametrize(
-    ("concurrency", "error"),
-    [("1", "No such file or directory: 'secrets.json'"), ("2", "KeyError: 'SHOP_TOKEN'")],
+    ("concurrency", "error", "status"),
+    [
+        ("1", "No such file or directory: 'secrets.json'", ExitStatus.NOT_COMPLETED),
+        ("2", "KeyError: 'SHOP_TOKEN'", ExitStatus.NOT_COMPLETED),
+        ("3", "task_id: 'SHOP_TOKEN' is not valid", ExitStatus.WRONG_USE),
+    ],
 )
 def test_an_error_of_on_start_names_the_hook_and_is_json_with_json(
-    log: tuple[str, ...], concurrency: str, error: str, folder: Path
+    log: tuple[str, ...], concurrency: str, error: str, status: ExitStatus, folder: Path
 ) -> None:
     (folder / "start.py").write_text(START)
     options = ("--config", "worker.yml", "--concurrency", concurrency)
     with running("work", "start:Worker", *options, *log) as process:
         _, errors = process.communicate(timeout=60)
-    assert process.returncode == ExitStatus.NOT_COMPLETED
+    assert process.returncode == status
     if log:
         [line] = map(json.loads, errors.splitlines())
         assert error in line["message"]
