@@ -202,11 +202,11 @@ class Faults:
         self.clock_shift = 0.0
         self._on_change()
 
-    def _take(self, endpoint: str) -> AnyFault | None:
-        """Return the fault that applies to this request to `endpoint`, or None, and count it as used once."""
+    def _take(self, endpoint: str, applies: Callable[[AnyFault], bool]) -> AnyFault | None:
+        """Return the first fault for `endpoint` that `applies`, or None, and count it as used once."""
         with self._lock:
             for position, fault in enumerate(self._waiting):
-                if fnmatchcase(endpoint, fault.endpoint):
+                if fnmatchcase(endpoint, fault.endpoint) and applies(fault):
                     left = fault.times - 1
                     rest = [msgspec.structs.replace(fault, times=left)] if left else []
                     self._waiting[position : position + 1] = rest
@@ -288,8 +288,14 @@ class FaultInjector:
         self._clock = clock
 
     def match(self, endpoint: str) -> AnyFault | None:
-        """Return the fault that applies to this request to `endpoint`, or None, and count it as used once."""
-        return self.faults._take(endpoint)  # noqa: SLF001 - hidden from users  # pyright: ignore[reportPrivateUsage]
+        """Return the fault that applies to this request to `endpoint`, or None, and count it as used once.
+
+        A `RespondWith500` is not one of them: whether it applies depends on the response.
+        """
+        return self._take(endpoint, lambda fault: not isinstance(fault, RespondWith500))
+
+    def _take(self, endpoint: str, applies: Callable[[AnyFault], bool]) -> AnyFault | None:
+        return self.faults._take(endpoint, applies)  # noqa: SLF001 - hidden from users  # pyright: ignore[reportPrivateUsage]
 
     def on_change(self, callback: Callable[[], object]) -> None:
         """Call `callback` after faults were added or removed, in the thread that does it."""
@@ -298,18 +304,26 @@ class FaultInjector:
     async def respond(self, endpoint: str, request: web.BaseRequest, handler: Handler) -> web.StreamResponse:
         """Return the response of `handler`, or that of a fault. Its `Date` is the time that `faults` show."""
         fault = self.match(endpoint)
-        if fault is None:
-            response = await handler(request)
-        else:
-            self.on_strike(request, fault)
-            call = _StruckCall(endpoint, request, partial(handler, request), self._clock)
-            response = await _strike(call, fault)
+        call = _Call(endpoint, request, partial(self._handle, endpoint, request, handler), self._clock)
+        response = await (call.run() if fault is None else self._strike(call, fault))
         response.headers["Date"] = _http_date(int(self.faults.now()))
         return response
 
+    async def _handle(self, endpoint: str, request: web.BaseRequest, handler: Handler) -> web.StreamResponse:
+        """Return the response of `handler`, or the 500 of a fault that replaces this response."""
+        response = await handler(request)
+        fault = self._take(endpoint, lambda fault: _is_replaced(fault, request, response))
+        if fault is None:
+            return response
+        return await self._strike(_Call(endpoint, request, partial(handler, request), self._clock), fault)
+
+    async def _strike(self, call: _Call, fault: AnyFault) -> web.StreamResponse:
+        self.on_strike(call.request, fault)
+        return await _strike(call, fault)
+
 
 @dataclass(frozen=True, slots=True)
-class _StruckCall:
+class _Call:
     endpoint: str
     request: web.BaseRequest
     run: Callable[[], Awaitable[web.StreamResponse]]  # handles the request as usual
@@ -329,12 +343,12 @@ class _StruckCall:
         return json_response({**coded, "message": message, "requestInfo": info}, status)
 
 
-async def _strike(call: _StruckCall, fault: AnyFault) -> web.StreamResponse:  # noqa: PLR0911 - one for each fault
+async def _strike(call: _Call, fault: AnyFault) -> web.StreamResponse:  # noqa: PLR0911 - one for each fault
     match fault:
         case Respond():
             return await _respond(call, fault)
         case RespondWith500():
-            return await _respond_with_500(call, fault)
+            return call.error(500)
         case Drop():
             if fault.after:
                 await call.run()
@@ -354,7 +368,7 @@ async def _strike(call: _StruckCall, fault: AnyFault) -> web.StreamResponse:  # 
     assert_never(fault)
 
 
-async def _respond(call: _StruckCall, fault: Respond) -> web.Response:
+async def _respond(call: _Call, fault: Respond) -> web.Response:
     if fault.after:
         await call.run()
     response = _page(fault.status) if fault.html else call.error(fault.status)
@@ -362,16 +376,15 @@ async def _respond(call: _StruckCall, fault: Respond) -> web.Response:
     return response
 
 
-async def _respond_with_500(call: _StruckCall, fault: RespondWith500) -> web.StreamResponse:
-    response = await call.run()
-    body = plain_body(response)
-    strikes = (
-        response.status == fault.instead_of
-        and body
+def _is_replaced(fault: AnyFault, request: web.BaseRequest, response: web.StreamResponse) -> bool:
+    """Return whether a fault replaces this response to the request by a 500."""
+    return (
+        isinstance(fault, RespondWith500)
+        and response.status == fault.instead_of
+        and bool(body := plain_body(response))
         and fault.text in _message_in(body)
-        and (not fault.query or fault.query in call.request.query_string.split("&"))
+        and (not fault.query or fault.query in request.query_string.split("&"))
     )
-    return call.error(500) if strikes else response
 
 
 class _Message(msgspec.Struct):
@@ -386,7 +399,7 @@ def _message_in(body: bytes) -> str:
         return body.decode(errors="replace")
 
 
-async def _delay(call: _StruckCall, fault: Delay) -> web.StreamResponse:
+async def _delay(call: _Call, fault: Delay) -> web.StreamResponse:
     clock = SystemClock() if fault.real_time else call.clock
     if not fault.after:
         await clock.sleep_async(fault.seconds)
@@ -396,7 +409,7 @@ async def _delay(call: _StruckCall, fault: Delay) -> web.StreamResponse:
     return response
 
 
-async def _cut_upload(call: _StruckCall, fault: CutUpload) -> web.Response:
+async def _cut_upload(call: _Call, fault: CutUpload) -> web.Response:
     left = fault.at
     while left > 0 and (chunk := await call.request.content.read(left)):
         left -= len(chunk)

@@ -191,6 +191,26 @@ def test_requests_that_the_service_cannot_digest_get_its_500(local_queue: LocalQ
     assert wire.send("POST", f"{QUEUE}/tasks", body=b"{}", headers={}, key=wire.root).status == 400
 
 
+def test_defects_and_other_faults_of_the_same_endpoints_all_strike(local_queue: LocalQueue) -> None:
+    wire = Wire(local_queue)
+    for case in _REQUESTS:
+        local_queue.faults.add(faults.service_500(case))
+    local_queue.faults.add(faults.Respond("queue.ping", status=502))
+    assert wire.send("GET", f"{QUEUE}/ping").status == 502
+    for method, path, body, headers in _REQUESTS.values():
+        headers = {"Content-Type": "application/json", **headers}  # noqa: PLW2901
+        assert wire.send(method, path, body=body, headers=headers, key=wire.root).status == 500
+    assert len(local_queue.faults.waiting()) == len(_REQUESTS)
+
+
+def test_a_replaced_response_is_counted_and_others_are_not(local_queue: LocalQueue) -> None:
+    wire = Wire(local_queue)
+    local_queue.faults.add(faults.RespondWith500("queue.status", instead_of=404))
+    missing = f"{QUEUE}/task/{NO_SUCH_TASK}/status"
+    statuses = [wire.send("GET", path).status for path in (f"{QUEUE}/task/x/status", missing, missing)]
+    assert statuses == [400, 500, 404]
+
+
 @pytest.mark.parametrize("coding", ["identity", "gzip", "deflate"])
 def test_a_defect_is_found_in_a_long_response_however_it_is_compressed(
     local_queue: LocalQueue, coding: str
