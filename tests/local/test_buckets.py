@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -125,7 +126,8 @@ async def test_a_range_that_cannot_be_read_gives_the_whole_body(asked: str) -> N
 async def test_a_range_behind_the_end_is_refused() -> None:
     async with serving() as served:
         await put(served.put_url("public/x"), b"0123456789")
-        assert has_error(await get(served.get_url("public/x"), Range="bytes=10-"), 416, "InvalidRange")
+        for asked in ("bytes=10-", "bytes=-0"):  # the second: the last 0 bytes
+            assert has_error(await get(served.get_url("public/x"), Range=asked), 416, "InvalidRange")
 
 
 async def test_a_range_of_a_body_that_was_replaced_gives_the_whole_new_one() -> None:
@@ -352,6 +354,29 @@ async def test_an_upload_that_breaks_off_leaves_the_body_before_it() -> None:
         await break_off(served, "public/x", 100, b"x")
         assert len(served.files()) == 1
         assert (await get(served.get_url("public/x"))).content == b"before"
+
+
+@pytest.mark.parametrize(
+    ("md5", "code"),
+    [(hashlib.md5(b"other").digest(), "BadDigest"), (b"short", "InvalidDigest"), (b"", "InvalidDigest")],
+)
+async def test_an_upload_whose_bytes_do_not_have_the_announced_md5_sum_leaves_the_body_before_it(
+    md5: bytes, code: str
+) -> None:
+    async with serving() as served:
+        right = b64encode(hashlib.md5(b"before").digest()).decode()
+        assert (await put(served.put_url("public/x"), b"before", Content_MD5=right)).status_code == 200
+        refused = await put(served.put_url("public/x"), b"after", Content_MD5=b64encode(md5).decode())
+        assert has_error(refused, 400, code)
+        assert len(served.files()) == 1
+        assert (await get(served.get_url("public/x"))).content == b"before"
+
+
+async def test_an_upload_with_a_header_that_is_not_utf_8_is_refused() -> None:
+    async with serving() as served:
+        url = served.put_url("public/x")
+        assert has_error(await put(url, b"x", Content_Type="text/\xe9"), 400, "InvalidArgument")
+        assert served.files() == []
 
 
 async def test_a_full_disk_is_an_error_that_clients_retry_and_leaves_nothing() -> None:

@@ -15,6 +15,7 @@ import hmac
 import logging
 import re
 import sqlite3
+from base64 import b64decode
 from calendar import timegm
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -145,6 +146,8 @@ _METHODS_FOR_PAGES = ("GET", "PUT", "HEAD", "POST", "DELETE")
 
 _DOT_SEGMENT = re.compile(r"(?:(?<=/)|^)(?=~*\.{1,2}(?:/|$))")
 
+_NO_BYTES = re.compile(r"bytes=-0+", re.IGNORECASE)
+
 _log = logging.getLogger(__name__)
 
 
@@ -186,14 +189,20 @@ class Buckets:
             return s3_error(501, "NotImplemented", "Transfer-Encoding is not implemented here.")
         if request.content_length is None:
             return s3_error(411, "MissingContentLength", "You must provide the Content-Length HTTP header.")
+        headers = _stored_headers(request)
+        if not _is_utf8("".join(headers.values())):
+            return s3_error(400, "InvalidArgument", f"{', '.join(headers)}: not UTF-8.")
         say_continue(request)
-        return await self._receive(request, request.content_length)
+        return await self._receive(request, request.content_length, headers)
 
-    async def _receive(self, request: web.BaseRequest, size: int) -> web.Response:
+    async def _receive(self, request: web.BaseRequest, size: int, headers: Mapping[str, str]) -> web.Response:
         (bucket, key) = _address(request)
-        chunks = _exactly(size, request.content.iter_any())
         try:
-            body = await self.bodies.receive(bucket, key, chunks, _stored_headers(request), self.clock.now())
+            md5 = _announced_md5(request.headers.get("Content-MD5"))
+            chunks = _checked(md5, _exactly(size, request.content.iter_any()))
+            body = await self.bodies.receive(bucket, key, chunks, headers, self.clock.now())
+        except _WrongDigestError as error:
+            return s3_error(400, error.code, "Content-MD5 is not the MD5 sum of the bytes that came.")
         except (ConnectionError, web.RequestPayloadError):
             message = "You did not provide the number of bytes specified by the Content-Length HTTP header."
             return s3_error(400, "IncompleteBody", message)
@@ -303,6 +312,42 @@ async def _exactly(size: int, chunks: AsyncIterator[bytes]) -> AsyncIterator[byt
         raise web.RequestPayloadError(f"{size} bytes were announced, {size - left} came")
 
 
+class _WrongDigestError(Exception):
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+def _announced_md5(header: str | None) -> bytes | None:
+    """Return the MD5 sum in a `Content-MD5` header; None without one."""
+    try:
+        md5 = None if header is None else b64decode(header, validate=True)
+    except ValueError:
+        md5 = b""
+    if md5 is not None and len(md5) != hashlib.md5(usedforsecurity=False).digest_size:
+        raise _WrongDigestError("InvalidDigest")
+    return md5
+
+
+async def _checked(md5: bytes | None, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Return the chunks of a body; raises an error if they do not have the MD5 sum that was announced."""
+    found = hashlib.md5(usedforsecurity=False)
+    async for chunk in chunks:
+        if md5 is not None:
+            found.update(chunk)
+        yield chunk
+    if md5 not in {None, found.digest()}:
+        raise _WrongDigestError("BadDigest")
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # aiohttp decodes other bytes as surrogates
+        return False
+    return True
+
+
 def _stored_headers(request: web.BaseRequest) -> dict[str, str]:
     """Return the headers of an upload that are part of what is stored."""
     kept = {name: request.headers[name] for name in _STORED_HEADERS if name in request.headers}
@@ -367,6 +412,8 @@ def _requested_range(request: web.BaseRequest, body: Body) -> range | None:
     """Return the bytes a Range header requests; None: all of them, also for an invalid header."""
     if "Range" not in request.headers or request.headers.get("If-Range", body.etag) != body.etag:
         return None
+    if _NO_BYTES.fullmatch(request.headers["Range"]):  # aiohttp reads it as all bytes
+        return range(0)
     try:
         return range(body.size)[request.http_range]
     except ValueError:
