@@ -167,11 +167,26 @@ class MovableMachineClock(MovableClock):
 
     def __init__(self) -> None:
         super().__init__()
-        self._asleep = _jumped()
+        self._start = _jumped()
+        self._jump_before_hold = 0.0
 
     def now(self) -> float:
         """See `Clock.now`."""
-        return super().now() + (0 if self.is_held else _jumped() - self._asleep)
+        return super().now() + self._jump()
+
+    def hold(self) -> None:
+        """See `MovableClock.hold`."""
+        self._jump_before_hold = self._jump()
+        super().hold()
+
+    def release(self) -> None:
+        """See `MovableClock.release`. Jumps of the machine's clock during the hold do not count."""
+        self._start = _jumped() - self._jump()
+        super().release()
+
+    def _jump(self) -> float:
+        """Return by how many seconds the machine's clock has jumped, without jumps during a hold."""
+        return self._jump_before_hold if self.is_held else _jumped() - self._start
 
 
 def _jumped() -> float:

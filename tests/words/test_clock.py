@@ -30,6 +30,23 @@ def test_a_held_clock_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
     assert clock.now() == held
 
 
+def test_a_clock_that_is_held_and_released_keeps_its_time_whenever_the_machine_slept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, machine, asleep = MovableMachineClock(), time.time, 3600
+    monkeypatch.setattr(time, "time", lambda: machine() + asleep)
+    before = clock.now()
+    for _ in range(2):  # the second time changes nothing
+        clock.hold()
+        assert clock.now() == pytest.approx(before, abs=5)
+    asleep += 3600  # while the clock is held
+    for _ in range(2):
+        clock.release()
+        assert clock.now() == pytest.approx(before, abs=5)
+    asleep += 3600
+    assert clock.now() == pytest.approx(before + 3600, abs=5)
+
+
 @pytest.mark.parametrize(
     "step", [-1.0, math.inf, math.nan, pytest.param(10**400, id="too large for a float")]
 )
