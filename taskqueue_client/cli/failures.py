@@ -12,7 +12,7 @@ from http import HTTPStatus
 import click
 
 from taskqueue_client import errors
-from taskqueue_client._arguments import printable
+from taskqueue_client._arguments import printable, some_of
 from taskqueue_client._protocol.threads_and_tasks import NO_THREAD, RAISE_LIMIT
 from taskqueue_client._transport.connection_errors import UNTRUSTED
 from taskqueue_client._transport.network import NetworkSettings, proxy_variable
@@ -24,6 +24,9 @@ _EXPIRED = re.compile(r"has expired|\.expiry < now")
 
 _OF_OUTPUT = frozenset({errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC})
 """The errors of standard output, such as one on a full disk. Those of other files have a file name."""
+
+
+_FEW = 20  # the most tasks in an error
 
 
 class ExitStatus(IntEnum):
@@ -86,18 +89,31 @@ def done_for_all(task_ids: Sequence[str], act: Callable[[str], object]) -> bool:
     """Call `act` for each task, even if the Queue refuses another one; return whether it refused none.
 
     Raises:
-        ApiError: The Queue refused the only task or the credentials, or failed itself.
+        CallFailed: The call for the only task failed.
+        Failure: The Queue refused the credentials, failed itself or did not respond; names the task, and
+            those for which `act` was not called.
     """
     was_refused = False
-    for task_id in task_ids:
+    for index, task_id in enumerate(task_ids):
         try:
             act(task_id)
-        except errors.ApiError as error:
-            if len(task_ids) == 1 or isinstance(error, (errors.AuthenticationFailed, errors.ServerError)):
+        except errors.CallFailed as error:
+            if len(task_ids) == 1:
                 raise
+            if not _is_about_one_task(error):
+                rest = some_of(task_ids[index + 1 :], _FEW)
+                left = f"; not tried: {rest}" if rest else ""
+                message = f"{task_id}: {in_one_line(error)}{_effect(error)}{left}"
+                raise Failure(message, status_of(error)) from error
             was_refused = True
             click.echo(f"Error: {task_id}: {in_one_line(error)}", err=True)
     return not was_refused
+
+
+def _is_about_one_task(error: errors.CallFailed) -> bool:
+    """Return whether the Queue has refused a call for a reason that other tasks need not share."""
+    of_all = (errors.AuthenticationFailed, errors.ServerError)
+    return isinstance(error, errors.ApiError) and not isinstance(error, of_all)
 
 
 def in_one_line(error: BaseException | None) -> str:

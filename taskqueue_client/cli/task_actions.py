@@ -187,8 +187,22 @@ def _change_each(
 
 
 def _for_each(task_ids: tuple[str, ...], act: Callable[[str], None]) -> None:
-    """Call `act` for each task, even if the Queue refuses another one; exit with status 1 in this case."""
-    if not done_for_all(task_ids, act):
+    """Call `act` for each task, even if the Queue refuses another one; exit with status 1 in this case.
+
+    If output fails, as after `| head -1`, the error is raised after the other tasks have been changed, too.
+    """
+    output_errors: list[OSError] = []
+
+    def act_on(task_id: str) -> None:
+        try:
+            act(task_id)
+        except OSError as error:
+            output_errors.append(error)
+
+    are_done = done_for_all(task_ids, act_on)
+    if output_errors:
+        raise output_errors[0]
+    if not are_done:
         click.get_current_context().exit(ExitStatus.NOT_COMPLETED)
 
 

@@ -543,6 +543,24 @@ def test_a_command_for_several_tasks_ends_at_the_first_one_if_its_credentials_ar
     result = run("cancel", create("a"), create("b"))
     assert result.exit_code == ExitStatus.REFUSED
     assert len(result.stderr.splitlines()) == 1
+    assert "not tried: " in result.stderr
+
+
+@pytest.mark.usefixtures("without_pauses")
+@pytest.mark.parametrize(
+    "fault", [Drop("queue.cancelTask", times=99), Respond("queue.cancelTask", status=500, times=99)], ids=str
+)
+def test_a_command_that_ends_before_its_last_task_names_the_task_and_those_that_it_has_not_tried(
+    create: Create, local_queue: LocalQueue, fault: Drop | Respond
+) -> None:
+    first, second, third = create("a"), create("b"), create("c")
+    local_queue.faults.add(fault)
+    result = run("cancel", first, second, third)
+    assert result.exit_code == ExitStatus.NO_RESPONSE
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"Error: {first}: ")
+    assert line.endswith(f"; cancelTask may have taken effect; not tried: {second}, {third}")
+    assert "not tried" not in run("cancel", first).stderr
 
 
 @pytest.mark.usefixtures("without_pauses")

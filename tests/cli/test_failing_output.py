@@ -204,6 +204,25 @@ def test_the_id_of_a_copy_is_on_standard_error_if_standard_output_fails(
     assert queue.status(copy).status.state is TaskState.PENDING
 
 
+@pytest.mark.parametrize(
+    "command", [["cancel"], ["priority", "high"], ["schedule"], ["retrigger"]], ids=" ".join
+)
+@pytest.mark.parametrize(("lost", "last"), [(on_a_full_disk, [FAILED]), (without_a_reader, [])])
+def test_all_tasks_are_changed_also_if_standard_output_fails_at_the_first(
+    queue: Queue,
+    task_factory: Any,
+    lost: Callable[..., tuple[int, list[str]]],
+    last: Sequence[str],
+    command: Sequence[str],
+) -> None:
+    task_ids = [slugid() for _ in range(3)]
+    for task_id in task_ids:
+        queue.create_task(task_id, task_factory())
+    status, lines = lost(*command, *task_ids)
+    changed, rest = lines[:3], lines[3:]
+    assert (status, [line.split()[0] for line in changed], rest) == (1, task_ids, last)
+
+
 class _UnreadOutput(StringIO):
     """Standard output that nobody reads, until the user presses Ctrl-C."""
 
