@@ -13,7 +13,7 @@ from typing import Any, Literal, NotRequired, Required, TypedDict, Unpack, cast
 import msgspec
 
 from ._arguments import as_json, mapping
-from ._dates import a_year_after, instant, moment_of, normalised, shifted, timestamp
+from ._dates import a_year_after, epoch_seconds, instant, moment_of, normalised, shifted, timestamp
 from .models import Priority
 
 __all__ = [
@@ -248,6 +248,19 @@ def task_definition(
 
 
 _DATES = ("created", "deadline", "expires")
+
+
+_OLDEST = 14 * 60
+"""Age of `created`, in seconds, from which on the time of the call is sent instead: the Queue accepts 15
+minutes. A decision task whose claim expired is run again after 20."""
+
+
+def up_to_date(definition: TaskDefinition, now: datetime) -> TaskDefinition:
+    """Return the definition with a `created` that the Queue accepts."""
+    seconds = epoch_seconds(definition["created"])
+    if seconds is None or now.timestamp() - seconds < _OLDEST:
+        return definition
+    return {**definition, "created": timestamp(now)}
 
 
 def same_definition(given: TaskDefinition, task_id: str, stored: Mapping[str, Any]) -> bool:

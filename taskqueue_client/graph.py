@@ -31,7 +31,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any, Protocol, cast
 
 from taskqueue_client import _arguments as arguments
-from taskqueue_client._dates import epoch_seconds, is_date_time, moment_of, timestamp
+from taskqueue_client._dates import is_date_time, moment_of, timestamp
 from taskqueue_client._following import are_settled, blocked_tasks, follow, follow_group, follow_group_async
 from taskqueue_client._protocol.conversation import (
     AsyncClient,
@@ -44,7 +44,7 @@ from taskqueue_client._protocol.conversation import (
 from taskqueue_client._protocol.schemas import definition_problems, expiry_problems
 from taskqueue_client.calls import create_task, status
 from taskqueue_client.calls import task as read_task
-from taskqueue_client.definitions import TaskDefinition, same_definition
+from taskqueue_client.definitions import TaskDefinition, same_definition, up_to_date
 from taskqueue_client.errors import (
     CallFailed,
     InvalidArgument,
@@ -69,10 +69,6 @@ _REFERENCE = re.compile(r"<([^<>]*)>")
 
 CONCURRENCY = 16
 """How many tasks are created at the same time."""
-
-_OLDEST = 14 * 60
-"""Age of `created`, in seconds, from which on the time of the call is sent instead: the Queue accepts 15
-minutes. A decision task whose claim expired is run again after 20."""
 
 _FEW = 20  # the most names in an error, wrong names with a suggestion, and cycles that are reported
 
@@ -389,23 +385,29 @@ class SubmissionFailed(TaskQueueError):
 
     Attributes:
         graph: The graph.
-        name: The name of the task whose creation failed; it may have been created.
-        created: The names of the tasks that were created. `submit_graph_async` cancels the creation of
-            other tasks, which may exist nevertheless.
+        name: The name of the task whose creation failed.
+        created: The names of the tasks that were created.
+        unknown: The names of tasks that may have been created, `name` among them if no response says that it
+            was not. Up to 16 tasks are created at the same time, and `submit_graph_async` cancels the others.
         error: The error of the call, also in `__cause__`, which pickle drops.
     """
 
-    def __init__(self, graph: Graph, name: str, created: tuple[str, ...], error: TaskQueueError) -> None:
-        super().__init__(graph, name, created, error)
+    def __init__(
+        self, graph: Graph, name: str, created: tuple[str, ...], error: TaskQueueError, *unknown: str
+    ) -> None:
+        super().__init__(graph, name, created, error, *unknown)
         self.graph = graph
         self.name = name
         self.created = created
         self.error = error
+        self.unknown = unknown
 
     def __str__(self) -> str:
-        count = f"{len(self.created)} of {len(self.graph.tasks)} tasks were created"
+        was = "may have been" if self.name in self.unknown else "was not"
+        more = f", and {len(self.unknown)} may have been," if self.unknown else ""
+        count = f"{len(self.created)} of {len(self.graph.tasks)} tasks were created{more}"
         group = self.graph.task_group_id
-        return f"task {self.name!r} was not created: {self.error} ({count} in task group {group})"
+        return f"task {self.name!r} {was} created: {self.error} ({count} in task group {group})"
 
 
 class _Timed(Protocol):
@@ -451,11 +453,15 @@ def _creation(queue: _Timed, graph: Graph) -> Conversation[dict[str, TaskStatus]
     if not isinstance(graph, Graph):  # pyright: ignore[reportUnnecessaryIsInstance] # callers may not check types
         raise InvalidArgument("graph", type(graph), "a graph from plan_graph")
     statuses: dict[str, TaskStatus] = {}
+    refused, begun = set[str](), set[str]()
 
     def creation(task: GraphTask) -> Conversation[None]:
+        begun.add(task.name)
         try:
             statuses[task.name] = yield from _created(queue, task)
         except (CallFailed, InvalidArgument) as error:
+            if not (isinstance(error, CallFailed) and error.attempted.outcome_unknown):
+                refused.add(task.name)
             raise SubmissionFailed(graph, task.name, (), error) from error
 
     try:
@@ -464,7 +470,9 @@ def _creation(queue: _Timed, graph: Graph) -> Conversation[dict[str, TaskStatus]
             yield from together if len(wave) > 1 else creation(wave[0])
     except SubmissionFailed as failed:
         created = tuple(task.name for task in graph.tasks if task.name in statuses)
-        raise SubmissionFailed(graph, failed.name, created, failed.error) from failed.error
+        unclear = begun - refused - statuses.keys()
+        unknown = (task.name for task in graph.tasks if task.name in unclear)
+        raise SubmissionFailed(graph, failed.name, created, failed.error, *unknown) from failed.error
     return {task.name: statuses[task.name] for task in graph.tasks}
 
 
@@ -484,20 +492,12 @@ def _waves(tasks: Iterable[GraphTask]) -> list[list[GraphTask]]:
 
 def _created(queue: _Timed, task: GraphTask) -> Conversation[TaskStatus]:
     try:
-        response = yield from create_task(task.task_id, _up_to_date(task.definition, queue.now()))
+        response = yield from create_task(task.task_id, up_to_date(task.definition, queue.now()))
     except RequestConflict:
         if not (yield from _exists(task)):
             raise
         response = yield from status(task.task_id)
     return response.status
-
-
-def _up_to_date(definition: TaskDefinition, now: datetime) -> TaskDefinition:
-    """Return the definition with a `created` that the Queue accepts."""
-    seconds = epoch_seconds(definition["created"])
-    if seconds is None or now.timestamp() - seconds < _OLDEST:
-        return definition
-    return {**definition, "created": timestamp(now)}
 
 
 def _exists(task: GraphTask) -> Conversation[bool]:

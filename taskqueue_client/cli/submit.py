@@ -11,7 +11,7 @@ import click
 import yaml
 
 from taskqueue_client.client import Queue
-from taskqueue_client.errors import CallFailed, InvalidDefinition
+from taskqueue_client.errors import InvalidDefinition
 from taskqueue_client.graph import Graph, SubmissionFailed, plan_graph, plan_task, submit_graph
 from taskqueue_client.models import TaskAndStatus
 
@@ -81,11 +81,12 @@ def _submit(queue: Queue, graph: Graph, *, is_new_group: bool) -> None:
         raise
     except SubmissionFailed as error:
         cause = error.error
-        is_unknown = isinstance(cause, CallFailed) and cause.attempted.outcome_unknown
-        was = "may have been" if is_unknown else "was not"
-        others = f" ({len(error.created)} of {len(graph.tasks)} tasks were)" if error.created else ""
-        names = (*error.created, error.name) if is_unknown else error.created
-        advice = how_to_cancel(graph, names, is_new_group=is_new_group)
+        was = "may have been" if error.name in error.unknown else "was not"
+        more = len(set(error.unknown) - {error.name})
+        unclear = f", {more} more may have been" if more else ""
+        count = f" ({len(error.created)} of {len(graph.tasks)} tasks were{unclear})"
+        others = count if error.created or unclear else ""
+        advice = how_to_cancel(graph, (*error.created, *error.unknown), is_new_group=is_new_group)
         raise Failure(
             f"task {error.name!r} {was} created: {in_one_line(cause)}{others}{advice}", status_of(cause)
         ) from error

@@ -444,6 +444,20 @@ def test_a_task_that_may_have_been_created_is_named(
     assert queue.status(advice.strip().removeprefix("--group ")).status.state is TaskState.PENDING
 
 
+@pytest.mark.usefixtures("without_pauses")
+def test_the_advice_names_all_tasks_of_an_existing_group_that_may_have_been_created(
+    graph: dict[str, Any], deployment: LocalQueue, queue: Queue
+) -> None:
+    graph["tasks"] = {"a": {}, "b": {}}
+    deployment.faults.add(Drop("queue.createTask", after=True, times=99))
+    group_id = slugid()
+    result = run("submit", write({"taskGroupId": group_id, **graph}))
+    start, _, advised = result.stderr.rpartition("; to cancel what was created: taskqueue cancel ")
+    created = {each.status.task_id for each in queue.iter_task_group(group_id)}
+    assert start.endswith(" (0 of 2 tasks were, 1 more may have been)") is (len(created) > 1)
+    assert set(advised.split()) == created
+
+
 @pytest.mark.usefixtures("deployment")
 def test_submit_wait_ends_with_0_when_all_tasks_are_completed(graph: dict[str, Any], worker: Any) -> None:
     with worker(fetch="completed", build="completed"):

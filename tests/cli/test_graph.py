@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import pickle
 import re
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from taskqueue_client import AsyncQueue, Queue, _following, slugid
+from taskqueue_client._protocol.conversation import Call
 from taskqueue_client.clock import MovableClock
 from taskqueue_client.definitions import from_now
 from taskqueue_client.errors import (
@@ -561,6 +564,51 @@ async def test_a_refused_task_ends_the_submission(async_queue: AsyncQueue, queue
         assert caught.value.name == "b"
         assert set(caught.value.created) <= {"a"}
         assert isinstance(caught.value.__cause__, InputError)
+
+
+class _AtTheSameTime:
+    """A client that sends nothing before three calls are to be sent."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._barrier = threading.Barrier(3)
+        self.now = queue.now
+        self.with_credentials = queue.with_credentials
+
+    def send(self, call: Call[Any]) -> Any:
+        self._barrier.wait(30)
+        return self._queue.send(call)
+
+
+class _AtTheSameTimeAsync:
+    """An asynchronous client that sends nothing before three calls are to be sent."""
+
+    def __init__(self, queue: AsyncQueue) -> None:
+        self._queue = queue
+        self._barrier = asyncio.Barrier(3)
+        self.now = queue.now
+        self.with_credentials = queue.with_credentials
+
+    async def send(self, call: Call[Any]) -> Any:
+        await self._barrier.wait()
+        return await self._queue.send(call)
+
+
+async def test_a_failed_submission_names_all_tasks_that_may_have_been_created(
+    async_queue: AsyncQueue, queue: Queue, local_queue: LocalQueue
+) -> None:
+    """Tasks are created at the same time: a broken connection loses the responses about several of them."""
+    client = _AtTheSameTime(queue.with_options(attempts=1))
+    async_client = _AtTheSameTimeAsync(async_queue.with_options(attempts=1))
+    for is_async in (True, False):
+        graph = plan_graph(document(a={}, b={}, c={}, d={"dependencies": ["a"]}))
+        local_queue.faults.add(Drop("queue.createTask", after=True, times=3))
+        with pytest.raises(SubmissionFailed, match="may have been created") as caught:
+            await submit_graph_async(async_client, graph) if is_async else submit_graph(client, graph)
+        local_queue.faults.clear()
+        assert (caught.value.created, sorted(caught.value.unknown)) == ((), ["a", "b", "c"])
+        assert "(0 of 4 tasks were created, and 3 may have been, in task group " in str(caught.value)
+        assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
 async def test_a_graph_whose_group_is_sealed_is_submitted_again(
