@@ -1,8 +1,8 @@
 """The keywords and formats of JSON Schema that the check of payloads does not leave to jsonschema.
 
 A payload may be the work of a stranger, of up to a megabyte. For some payloads, jsonschema's `uniqueItems`,
-`anyOf`, `oneOf` and references take hours or gigabytes. Its regular expressions are Python's, which differ
-from those of JSON Schema.
+`unevaluatedProperties`, `unevaluatedItems`, `anyOf`, `oneOf` and references take hours or gigabytes. Its
+regular expressions are Python's, which differ from those of JSON Schema.
 
 jsonschema calls a keyword with the validator, the keyword's value, the value to check, and the part of the
 schema that has the keyword. The keyword yields violations.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache, partial
@@ -51,6 +51,8 @@ def make_validator(schema: Mapping[str, Any], draft: Any) -> Any:
     from referencing.jsonschema import EMPTY_REGISTRY  # noqa: PLC0415 - as above
 
     keywords = _KEYWORDS | {name: partial(_bounded, draft.VALIDATORS[name]) for name in ("anyOf", "oneOf")}
+    for name in _UNEVALUATED.keys() & draft.VALIDATORS.keys():
+        keywords[name] = partial(_UNEVALUATED[name], draft.VALIDATORS[name])
     if _has_fixed_targets(schema):
         for number, name in enumerate((REFERENCES | {"$recursiveRef"}) & draft.VALIDATORS.keys()):
             keywords[name] = partial(_checked_once, draft.VALIDATORS[name], number)
@@ -207,6 +209,92 @@ def _hashable(value: object) -> object:
     if isinstance(value, list):
         return tuple(_hashable(each) for each in cast("list[object]", value))
     return type(value) is bool, value
+
+
+# Unevaluated members
+
+
+def _unevaluated_properties(
+    keyword: Any, validator: Any, allowed: object, given: object, schema: Mapping[str, Any]
+) -> Iterator[ValidationError]:
+    """Check `unevaluatedProperties`.
+
+    jsonschema looks up each key in a list of the evaluated ones: an object of a megabyte takes minutes. Its
+    list has the keys that match a pattern by the rules of Python, and nothing would check their values.
+    """
+    if not isinstance(given, dict):
+        return iter(())
+    members = cast("dict[str, object]", given)
+    evaluated = _evaluated_keys(validator, members, schema)
+    left = {key: member for key, member in members.items() if key not in evaluated}
+    violations: Iterator[ValidationError] = keyword(validator, allowed, left, {})  # none of them is evaluated
+    return violations
+
+
+def _unevaluated_items(
+    keyword: Any, validator: Any, allowed: object, given: object, schema: Mapping[str, Any]
+) -> Iterator[ValidationError]:
+    """Check `unevaluatedItems`, for which jsonschema looks up each index in a list, too."""
+    if not isinstance(given, list):
+        return iter(())
+    elements = cast("list[object]", given)
+    evaluated, is_allowed = _evaluated_indexes(validator, elements, schema), validator.evolve(schema=allowed)
+    left = [each for index, each in enumerate(elements) if index not in evaluated]
+    left = [each for each in left if not is_allowed.is_valid(each)]
+    violations: Iterator[ValidationError] = keyword(validator, allowed, left, {})
+    return violations
+
+
+def _evaluated_keys(validator: Any, given: Mapping[str, object], schema: Mapping[str, Any]) -> set[str]:
+    """Return the keys that keywords of a schema other than `unevaluatedProperties` check."""
+    if "additionalProperties" in schema:
+        return {*given}
+    evaluated = given.keys() - additional_keys(given, schema)
+    for inner, part in _in_place(validator, given, schema):
+        evaluated |= {*given} if "unevaluatedProperties" in part else _evaluated_keys(inner, given, part)
+    return evaluated
+
+
+def _evaluated_indexes(validator: Any, given: list[object], schema: Mapping[str, Any]) -> set[int]:
+    """Return the indexes of the elements that keywords of a schema other than `unevaluatedItems` check."""
+    items: object = schema.get("items")
+    first: object = schema.get("prefixItems") if "prefixItems" in validator.VALIDATORS else items
+    if isinstance(items, (dict, bool)) or (isinstance(items, list) and "additionalItems" in schema):
+        return {*range(len(given))}
+    evaluated = {*range(len(cast("list[object]", first)) if isinstance(first, list) else 0)}
+    if "contains" in schema:
+        contained = validator.evolve(schema=schema["contains"])
+        evaluated |= {index for index, each in enumerate(given) if contained.is_valid(each)}
+    for inner, part in _in_place(validator, given, schema):
+        everything = "unevaluatedItems" in part
+        evaluated |= {*range(len(given))} if everything else _evaluated_indexes(inner, given, part)
+    return evaluated
+
+
+def _in_place(
+    validator: Any, given: Collection[object], schema: Mapping[str, Any]
+) -> Iterator[tuple[Any, Any]]:
+    """Yield the parts of a schema that check `given` itself and match it, each with a validator for it."""
+    from referencing.jsonschema import lookup_recursive_ref  # noqa: PLC0415 - slow to import
+
+    for name in sorted((REFERENCES | {"$recursiveRef"}) & schema.keys() & validator.VALIDATORS.keys()):
+        resolver = validator._resolver  # noqa: SLF001 - no public attribute knows the base of references
+        is_recursive = name == "$recursiveRef"
+        target: Any = lookup_recursive_ref(resolver) if is_recursive else resolver.lookup(schema[name])
+        if not isinstance(target.contents, bool):
+            yield validator.evolve(schema=target.contents, _resolver=target.resolver), target.contents
+    parts = [each for name in ("allOf", "anyOf", "oneOf") for each in schema.get(name, ())]
+    parts += [part for key, part in schema.get("dependentSchemas", {}).items() if key in given]
+    if "if" in schema:
+        is_met = validator.evolve(schema=schema["if"]).is_valid(given)
+        parts += [schema["if"], schema.get("then")] if is_met else [schema.get("else")]
+    for part in parts:
+        if isinstance(part, dict) and (inner := validator.evolve(schema=part)).is_valid(given):
+            yield inner, part
+
+
+_UNEVALUATED = {"unevaluatedItems": _unevaluated_items, "unevaluatedProperties": _unevaluated_properties}
+"""The keywords that check what other keywords have not checked. The drafts have different ones."""
 
 
 # Alternatives

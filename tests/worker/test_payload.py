@@ -476,6 +476,77 @@ def test_a_part_that_names_a_draft_is_checked_as_all_others(draft: str) -> None:
     assert len(words(schema, {"a": "a\n"})) == 1
 
 
+class CountingKey(str):
+    """A key that counts how often it is compared."""
+
+    __slots__ = ()
+    compared: ClassVar[int] = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        CountingKey.compared += 1
+        return str.__eq__(self, other)
+
+
+@pytest.mark.parametrize("draft", [DRAFT_2019, DRAFTS[2]])
+@pytest.mark.parametrize("checked", [{"patternProperties": {"^x": {}}}, {"additionalProperties": True}])
+def test_the_keys_of_a_large_object_are_not_compared_with_each_other(
+    draft: str, checked: dict[str, Any]
+) -> None:
+    """jsonschema compares each key with each: an object of 1 MB would block the whole worker for minutes."""
+    schema = {"$schema": draft, "allOf": [checked], "unevaluatedProperties": False}
+    payload = {CountingKey(f"x{number}"): 1 for number in range(300)}
+    CountingKey.compared = 0
+    assert words(schema, payload) == []
+    assert CountingKey.compared < 10 * len(payload)
+
+
+@pytest.mark.parametrize("draft", [DRAFT_2019, DRAFTS[2]])
+@pytest.mark.parametrize(("pattern", "key"), [("^a$", "a\n"), (r"^\d$", "\u0663")])
+def test_a_key_that_only_python_finds_to_match_a_pattern_is_unevaluated(
+    draft: str, pattern: str, key: str
+) -> None:
+    """The value of this key would be checked by nothing."""
+    patterns = {"patternProperties": {pattern: {"type": "integer"}}}
+    schema = {"$schema": draft, **patterns, "unevaluatedProperties": False}
+    assert len(words(schema, {key: "text"})) == 1
+
+
+LEFT_OVER: list[tuple[dict[str, Any], object, object]] = [
+    ({"properties": {"a": {}}}, {"a": 1}, {"b": 1}),
+    ({"$ref": "#/$defs/a"}, {"a": 1}, {"b": 1}),
+    ({"anyOf": [{"$ref": "#/$defs/a"}, {"required": ["b"]}]}, {"a": 1}, {"a": "x", "b": 1}),
+    ({"dependentSchemas": {"a": {"properties": {"a": {}, "b": {}}}}}, {"a": 1, "b": 1}, {"b": 1}),
+    ({"if": {"required": ["a"]}, "then": {"$ref": "#/$defs/a"}, "else": True}, {"a": 1}, {"b": 1}),
+    ({"if": {"required": ["b"]}, "else": {"$ref": "#/$defs/a"}}, {"a": 1}, {"b": 1}),
+    ({"allOf": [{"unevaluatedProperties": {"type": "integer"}}]}, {"b": 1}, {"b": "x"}),
+    ({"contains": {"type": "integer"}}, [1, 2], [1, "x"]),
+    ({"allOf": [{"contains": {"type": "integer"}}]}, [1], [1, "x"]),
+    ({"allOf": [{"items": {}}]}, ["x"], {"b": 1}),
+    ({"allOf": [{"unevaluatedItems": {"type": "string"}}]}, ["x"], [1]),
+]
+
+
+@pytest.mark.parametrize("draft", [DRAFT_2019, DRAFTS[2]])
+@pytest.mark.parametrize(("keywords", "checked", "left_over"), LEFT_OVER)
+def test_members_that_no_keyword_has_checked_are_unevaluated(
+    draft: str, keywords: dict[str, Any], checked: object, left_over: object
+) -> None:
+    definitions = {"$defs": {"a": {"properties": {"a": {"type": "integer"}}}}}
+    none = {"unevaluatedProperties": False, "unevaluatedItems": False}
+    assert words({"$schema": draft, **definitions, **none, **keywords}, checked) == []
+    assert words({"$schema": draft, **definitions, **none, **keywords}, left_over) != []
+
+
+@pytest.mark.parametrize(("draft", "name"), [(DRAFT_2019, "items"), (DRAFTS[2], "prefixItems")])
+def test_elements_after_the_first_ones_are_unevaluated_unless_a_schema_allows_them(
+    draft: str, name: str
+) -> None:
+    schema = {"$schema": draft, name: [{"type": "string"}], "unevaluatedItems": {"type": "integer"}}
+    assert words(schema, ["x", 1, 2]) == []
+    assert words(schema, ["x", 1, "y"]) == ["$: Unevaluated items are not allowed ('y' was unexpected)"]
+
+
 @pytest.mark.parametrize("draft", [DRAFTS[1], DRAFT_2019, DRAFTS[2]])
 @pytest.mark.parametrize("others", [{"additionalItems": False}, {"unevaluatedItems": False}])
 def test_all_elements_may_be_allowed_or_none(draft: str, others: dict[str, Any]) -> None:
