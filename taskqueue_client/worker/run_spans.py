@@ -122,7 +122,11 @@ def _context_of(claim: TaskClaim) -> context.Context:
     given = cast("dict[str, Any]", extra)
     fields = propagate.get_global_textmap().fields
     carrier = {name: text for name in fields if isinstance(text := given.get(name), str)}
-    return propagate.extract(carrier, _UNPROPAGATED) if carrier else _UNPROPAGATED
+    try:
+        return propagate.extract(carrier, _UNPROPAGATED) if carrier else _UNPROPAGATED
+    except Exception as error:  # noqa: BLE001 - a task must not end the worker, whatever propagator is used
+        log.warning("ignoring the trace context of task %s: %s", claim.status.task_id, type(error).__name__)
+        return _UNPROPAGATED
 
 
 class _CurrentSpan(Span):

@@ -8,10 +8,13 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
-from opentelemetry import trace
+from opentelemetry import propagate, trace
+from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from taskqueue_client import slugid
 from taskqueue_client.local import LocalQueue
@@ -122,6 +125,27 @@ def test_a_run_begins_a_new_trace_if_its_task_does_not_name_one(
     world.create(extra=extra)
     work(world, lambda _: None, tracing=True)
     assert spans.one(RUN).parent is None
+
+
+class FailingPropagator(TraceContextTextMapPropagator):
+    """A propagator that fails for a value that it does not expect, such as one of a company."""
+
+    def extract(self, carrier: Any, *args: Any, **options: Any) -> Context:
+        int(carrier["traceparent"].partition("-")[0], 16)
+        return super().extract(carrier, *args, **options)
+
+
+def test_a_trace_context_for_which_the_propagator_fails_does_not_end_the_worker(
+    world: World, spans: Spans, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    propagator = FailingPropagator()
+    monkeypatch.setattr(propagate, "get_global_textmap", lambda: propagator)
+    monkeypatch.setattr(propagate, "extract", propagator.extract)
+    task_id, other = world.create(extra={"traceparent": "no-hex"}), world.create()
+    work(world, lambda _: None, tracing=True, max_tasks=2, concurrency=2)
+    assert [world.queue.status(each).status.state for each in (task_id, other)] == ["completed"] * 2
+    assert all(each.parent is None for each in spans.named(RUN))
+    assert f"ignoring the trace context of task {task_id}: ValueError" in caplog.messages
 
 
 @pytest.mark.parametrize("is_async", [False, True])
