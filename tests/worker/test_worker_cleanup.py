@@ -18,7 +18,10 @@ import pytest
 
 from taskqueue_client.local.faults import Delay
 from taskqueue_client.worker import TaskEnd, TaskRun
+from taskqueue_client.worker.claims.claimed_run import ClaimedRun
+from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.commands.task_log import TaskLog
+from taskqueue_client.worker.commands.work_directory import WorkDirectories
 from taskqueue_client.worker.threads import DaemonThreads, Job
 from tests.worker.queue_world import WAIT, World
 from tests.worker.run_outcomes import OUTCOMES, reasons
@@ -143,6 +146,28 @@ def test_a_log_that_cannot_be_removed_is_a_warning(
     assert reasons(world, task_id) == ["completed"]
     problems = [each.getMessage() for each in caplog.records if each.levelno > logging.INFO]
     assert problems == [f"cannot remove a log of run {task_id}/0: [Errno 30] Read-only file system: 'a.log'"]
+
+
+def test_a_slot_is_free_when_the_work_directory_of_its_last_run_is_gone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the next run begins on a disk that the last one has filled."""
+    order: list[str] = []
+    remove, release = WorkDirectories.remove, Keeper.release_slot
+
+    def removed(directories: WorkDirectories, path: Path) -> None:
+        remove(directories, path)
+        order.append("removed")
+
+    def released(keeper: Keeper, run: ClaimedRun) -> None:
+        order.append("released")
+        release(keeper, run)
+
+    monkeypatch.setattr(WorkDirectories, "remove", removed)
+    monkeypatch.setattr(Keeper, "release_slot", released)
+    world.create()
+    work(world, lambda task: (task.work_directory / "file").touch())
+    assert order == ["removed", "released"]
 
 
 @pytest.mark.parametrize("kind", ["blocking", "awaited"])

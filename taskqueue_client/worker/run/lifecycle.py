@@ -287,7 +287,7 @@ class RunLifecycle:
     async def clean_up(self, left_behind: asyncio.Future[None]) -> None:
         """Remove everything that belongs to the run; wait for that until `left_behind` is done.
 
-        A handler that is still running keeps its slot.
+        A handler that is still running keeps its slot, and so does a run whose files are being removed.
         """
         call = self._attempts.call
         if call is not None and not call.ended.done():
@@ -295,9 +295,14 @@ class RunLifecycle:
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([call.ended])
             self.is_stuck = False
-        self._context.keeper.release_slot(self.run)
-        if self._resources.close_at_once():
-            return
+        try:
+            if not self._resources.close_at_once():
+                await self._close(left_behind)
+        finally:
+            # Not before: the next run may need the room on the disk that this one's work directory takes.
+            self._context.keeper.release_slot(self.run)
+
+    async def _close(self, left_behind: asyncio.Future[None]) -> None:
         self.stage = "its work directory is being removed"
         closing = asyncio.create_task(asyncio.to_thread(self._resources.close))
         until: list[asyncio.Future[None]] = [closing, left_behind]
