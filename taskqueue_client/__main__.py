@@ -42,6 +42,8 @@ def main() -> None:
         status = code if isinstance(code, int) else int(code is not None)
         if status > _BY_SIGNAL:
             _drop_rest()
+            if sys.argv[1:2] != ["work"]:
+                os._exit(status)  # after a second Ctrl-C, threads may still wait for the Queue
         if sys.argv[1:2] == ["work"]:  # other commands may wait until their output is read
             end_process_within(LINGERING, status)
             from taskqueue_client.worker.shutdown import SIGNALS  # noqa: PLC0415 - for workers only

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -506,6 +507,25 @@ def test_a_signal_while_submitting_says_how_to_cancel_what_was_created(
     assert (process.returncode, output) == (128 + number, "")
     advised = status["taskId"] if group else f"--group {status['taskGroupId']}"
     assert f"to cancel what was created: taskqueue cancel {advised}" in errors.splitlines()[0]
+
+
+def test_a_second_ctrl_c_ends_the_process_while_the_queue_does_not_respond(
+    definition: dict[str, Any], deployment: LocalQueue
+) -> None:
+    independent: dict[str, Any] = {"defaults": definition, "tasks": {"one": {}, "two": {}}}
+    called: SimpleQueue[None] = SimpleQueue()
+    deployment.subscribe(lambda _: called.put(None))
+    deployment.faults.add(Delay("queue.createTask", seconds=600, after=True, times=2))
+    with running("submit", write(independent)) as process:
+        for _ in independent["tasks"]:
+            called.get(timeout=60)
+        while process.poll() is None:  # one that comes together with the one before counts as the same
+            process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.1)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.splitlines()[-1] == "Interrupted."
 
 
 @pytest.mark.usefixtures("deployment")

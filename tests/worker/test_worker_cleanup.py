@@ -22,7 +22,9 @@ from taskqueue_client.worker.claims.claimed_run import ClaimedRun
 from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.commands.task_log import TaskLog
 from taskqueue_client.worker.commands.work_directory import WorkDirectories
+from taskqueue_client.worker.run import lifecycle
 from taskqueue_client.worker.threads import DaemonThreads, Job
+from taskqueue_client.worker.worker_log import log
 from tests.worker.queue_world import WAIT, World
 from tests.worker.run_outcomes import OUTCOMES, reasons
 from tests.worker.worker_world import work, worker_for
@@ -168,6 +170,29 @@ def test_a_slot_is_free_when_the_work_directory_of_its_last_run_is_gone(
     world.create()
     work(world, lambda task: (task.work_directory / "file").touch())
     assert order == ["removed", "released"]
+
+
+def test_the_log_says_that_a_slow_removal_keeps_the_slot(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = threading.Event()
+    remove, warning = WorkDirectories.remove, log.warning
+
+    def remove_when_said(directories: WorkDirectories, path: Path) -> None:
+        assert said.wait(WAIT)
+        remove(directories, path)
+
+    def say(message: str, *arguments: object) -> None:
+        warning(message, *arguments)
+        if message.endswith("it keeps its slot"):
+            said.set()
+
+    monkeypatch.setattr(lifecycle, "SLOW_REMOVAL", 0.01)
+    monkeypatch.setattr(WorkDirectories, "remove", remove_when_said)
+    monkeypatch.setattr(log, "warning", say)
+    world.create()
+    work(world, lambda task: (task.work_directory / "file").touch())
+    assert said.is_set()
 
 
 @pytest.mark.parametrize("kind", ["blocking", "awaited"])

@@ -52,6 +52,9 @@ reported."""
 _NOT_RETRIED = frozenset({ReasonResolved.FAILED, ReasonResolved.INTERNAL_ERROR})
 """How runs usually end when a signal has ended a command: the Queue does not retry them."""
 
+SLOW_REMOVAL = 60.0
+"""Seconds after which a warning says that the removal of a run's files has not ended, again and again."""
+
 UPLOAD_WINDOW = 24 * 60.0
 """Seconds for uploads after the report of an exception: the Queue takes artifacts for 25 minutes."""
 
@@ -306,9 +309,13 @@ class RunLifecycle:
         self.stage = "its work directory is being removed"
         closing = asyncio.create_task(asyncio.to_thread(self._resources.close))
         until: list[asyncio.Future[None]] = [closing, left_behind]
+        started = self._clock.monotonic()
         while not any(each.done() for each in until):
             with suppress(asyncio.CancelledError):
-                await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(until, timeout=SLOW_REMOVAL, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    seconds = self._clock.monotonic() - started
+                    log.warning("removing the files of %s takes %.0f s; it keeps its slot", self.run, seconds)
 
     def _note(self, end: TaskEnd) -> None:
         """Count the run, and say in the worker's log how it ended."""
