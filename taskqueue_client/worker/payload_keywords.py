@@ -284,7 +284,8 @@ def _in_place(
         if not isinstance(target.contents, bool):
             yield validator.evolve(schema=target.contents, _resolver=target.resolver), target.contents
     parts = [each for name in ("allOf", "anyOf", "oneOf") for each in schema.get(name, ())]
-    parts += [part for key, part in schema.get("dependentSchemas", {}).items() if key in given]
+    if isinstance(given, dict):
+        parts += [part for key, part in schema.get("dependentSchemas", {}).items() if key in given]
     if "if" in schema:
         is_met = validator.evolve(schema=schema["if"]).is_valid(given)
         parts += [schema["if"], schema.get("then")] if is_met else [schema.get("else")]

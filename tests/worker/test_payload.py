@@ -523,6 +523,7 @@ LEFT_OVER: list[tuple[dict[str, Any], object, object]] = [
     ({"contains": {"type": "integer"}}, [1, 2], [1, "x"]),
     ({"allOf": [{"contains": {"type": "integer"}}]}, [1], [1, "x"]),
     ({"allOf": [{"items": {}}]}, ["x"], {"b": 1}),
+    ({"dependentSchemas": {"a": {"items": {}}}}, [], ["a"]),
     ({"allOf": [{"unevaluatedItems": {"type": "string"}}]}, ["x"], [1]),
 ]
 
