@@ -381,7 +381,7 @@ def _parts_of(method: str, url: str) -> SplitResult:
         parts = urlsplit(url)
         if _URL.fullmatch(url) and parts.hostname and parts.port != 0:
             host = parts.netloc.rpartition("@")[2]
-            parse_url(f"{parts.scheme}://{host}")  # a ValueError for more hosts, such as [v1.a]
+            parse_url(f"{parts.scheme}://{host}")  # also raises a ValueError: for hosts such as [v1.a]
             return parts._replace(netloc=host, path=parts.path or "/", fragment="")
     finding = "the response of the service has a URL that is not valid"
     raise RedirectRefused(method, url, f"{finding}; expected an http or https URL with a host")

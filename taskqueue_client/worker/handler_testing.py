@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Unpack
@@ -228,6 +228,16 @@ def _contents(
     return contents, worst(failures)
 
 
+def _content(queue: Queue, task_id: str, run_id: int, name: str) -> bytes | None:
+    """Return the content of an artifact; None if its upload has failed."""
+    try:
+        return queue.download_artifact(task_id, name, run_id=run_id).content or b""
+    except (ResourceNotFound, StorageRefused) as error:
+        if isinstance(error, StorageRefused) and not error.is_absence:
+            raise
+        return None
+
+
 def result_of(queue: Queue, task_id: str) -> TaskResult:
     """Return the result of a task's last resolved run, from a local queue whose worker has ended.
 
@@ -245,8 +255,8 @@ def result_of(queue: Queue, task_id: str) -> TaskResult:
     contents: dict[str, bytes] = {}
     for each in queue.iter_artifacts(task_id, run.run_id):
         if each.storage_type in {StorageType.S3, StorageType.OBJECT}:
-            with suppress(ResourceNotFound, StorageRefused):  # the upload has failed
-                content = queue.download_artifact(task_id, each.name, run_id=run.run_id).content
-                contents[each.name] = content or b""
+            content = _content(queue, task_id, run.run_id, each.name)
+            if content is not None:
+                contents[each.name] = content
     text = contents.pop(LOG_NAME, b"").decode(errors="replace")
     return _logged(TaskResult(task_id, str(run.reason_resolved), contents, text))

@@ -34,6 +34,7 @@ from taskqueue_client import (
     slugid,
     testing,
 )
+from taskqueue_client.artifacts import StorageRefused
 from taskqueue_client.errors import ConnectionFailed, InvalidArgument
 from taskqueue_client.local.faults import Drop, Respond
 from taskqueue_client.testing import TaskFactory, TaskResult, TaskRunner, run_handler
@@ -427,6 +428,14 @@ def test_an_artifact_whose_upload_failed_is_not_in_the_result_of_the_fixture(
     result = run_worker(OneUpload, {"storage": storage})
     assert (result.outcome, result.artifacts) == (outcome, {})
     assert "public/x.txt was not uploaded" in result.log
+
+
+def test_an_artifact_that_a_proxy_refuses_is_an_error_of_the_fixture(
+    run_worker: TaskRunner, local_queue: LocalQueue
+) -> None:
+    local_queue.faults.add(Respond("storage.get", status=403, html=True, times=9))
+    with pytest.raises(StorageRefused, match="HTTP 403"):
+        run_worker(OneUpload, {"storage": "s3"})
 
 
 @dataclass

@@ -53,7 +53,7 @@ _NOT_RETRIED = frozenset({ReasonResolved.FAILED, ReasonResolved.INTERNAL_ERROR})
 """How runs usually end when a signal has ended a command: the Queue does not retry them."""
 
 SLOW_REMOVAL = 60.0
-"""Seconds after which a warning says that the removal of a run's files has not ended, again and again."""
+"""Seconds between warnings that the files of a run are still being removed."""
 
 UPLOAD_WINDOW = 24 * 60.0
 """Seconds for uploads after the report of an exception: the Queue takes artifacts for 25 minutes."""
@@ -315,7 +315,8 @@ class RunLifecycle:
                 done, _ = await asyncio.wait(until, timeout=SLOW_REMOVAL, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     seconds = self._clock.monotonic() - started
-                    log.warning("removing the files of %s takes %.0f s; it keeps its slot", self.run, seconds)
+                    message = "the files of %s are still being removed after %.0f s; it keeps its slot"
+                    log.warning(message, self.run, seconds)
 
     def _note(self, end: TaskEnd) -> None:
         """Count the run, and say in the worker's log how it ended."""
