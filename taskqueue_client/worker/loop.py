@@ -24,13 +24,14 @@ from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.events.settings import PulseSettings, without_password
 
 from .claims.claiming import QueueTaskSource, SeveralTaskQueues, TaskSourceFactory
+from .commands.masking import Secrets
 from .config import TimeoutOutcome, WorkerConfig, check_names, closest_to, settings_described
 from .config_sources import load_config, load_custom_settings, load_deployment
 from .outcomes import thread_refused
 from .payload import PayloadSchema
 from .run.lifecycle import TaskEnd
 from .run.task_run import TaskRun
-from .session import Session
+from .session import Session, report_error
 from .shutdown import Hooks, signals_restored
 from .threads import WorkerEventLoop, check_not_patched, current_loop
 from .worker_log import log, logged_by_default
@@ -321,6 +322,10 @@ class WorkerLoop(ABC):
                 self.on_start()  # it may configure logging
             except Exception as error:
                 error.add_note(f"raised by {type(self).__name__}.on_start")
+                if self.runner is not None:
+                    self.__listen(self.runner)
+                    report_error(self.runner, error, Secrets.of(self.__credentials))
+                    self.runner.flush()
                 raise
             with logged():
                 self.__work(signals=signals)

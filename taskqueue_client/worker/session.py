@@ -44,6 +44,7 @@ from .outcomes import text_of
 from .shutdown import Hooks
 from .threads import ThreadsafeCalls
 from .worker_log import counted, log
+from .worker_runner import WorkerRunner
 
 if TYPE_CHECKING:
     from .features.live_log import LiveLogs
@@ -71,9 +72,7 @@ class Session:
         config = worker.config
         self._calls = ThreadsafeCalls(asyncio.get_running_loop())
         self._credentials = credentials
-        self._secrets = Secrets()
-        if credentials is not None:
-            self._secrets.add_credentials(credentials)
+        self._secrets = Secrets.of(credentials)
         self._retry_clock = RetryClock(worker.clock)
         self._runs = LiveRuns(self._check_finished, worker.clock)
         self._failure: TaskQueueError | SystemExit | KeyboardInterrupt | None = None
@@ -113,7 +112,11 @@ class Session:
         handled = shutdown.signals_handled(self._on_signal, self._hooks, last) if last else nullcontext()
         with handled, self._hooks.watched():
             async with AsyncExitStack() as stack:
-                await self._start(stack)
+                try:
+                    await self._start(stack)
+                except Exception as error:
+                    report_error(self._worker.runner, error, self._secrets)
+                    raise
                 await self._shutdown.until(self._finished)
         was_refused = self._failure is not None and not self._shutdown.has_begun
         if self._worker.runner is not None and not (self._shutdown.was_asked or was_refused):
@@ -414,21 +417,16 @@ class Session:
     def _fail(self, error: TaskQueueError) -> None:
         """Note the error that ends the worker, and report it to the runner."""
         self._failure = self._failure or error
-        self._report_error(error, {}, self._secrets)
-
-    def _report_error(self, error: BaseException, extra: dict[str, object], secrets: Secrets) -> None:
-        if self._worker.runner is not None:
-            description = masked_text(text_of(error), secrets)
-            self._worker.runner.report_error(type(error).__name__, description, extra)
+        report_error(self._worker.runner, error, self._secrets)
 
     def _on_end_of_run(self, end: TaskEnd, secrets: Secrets) -> None:
         self._call_hook("on_task_end", partial(self._worker.on_task_end, end))
         if end.outcome == ReasonResolved.INTERNAL_ERROR.value and end.error is not None:
-            self._report_error(end.error, {"taskId": end.task_id, "runId": end.run_id}, secrets)
+            report_error(self._worker.runner, end.error, secrets, taskId=end.task_id, runId=end.run_id)
         if self._failure is None and (error := self._errors.too_many(end)) is not None:
             self._failure = error
             log.error("%s", masked_text(str(error), secrets))
-            self._report_error(error, {}, secrets)
+            report_error(self._worker.runner, error, secrets)
             self._shut_down_soon(asked=False)
 
     def _check_finished(self, _: object = None) -> None:
@@ -494,6 +492,14 @@ class Session:
     async def _watch_for_notice(self) -> None:
         left = await shutdown.termination_noticed(self._worker.termination_notice, self._worker.clock)
         self._shutdown.on_notice(left)
+
+
+def report_error(
+    runner: WorkerRunner | None, error: BaseException, secrets: Secrets, **extra: object
+) -> None:
+    """Have the runner report an error, if there is a runner."""
+    if runner is not None:
+        runner.report_error(type(error).__name__, masked_text(text_of(error), secrets), extra)
 
 
 def _tracing_of(config: WorkerConfig, root_url: str) -> Tracing:

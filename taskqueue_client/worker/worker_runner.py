@@ -114,6 +114,11 @@ class RunnerProtocol:
             self._held.append((kind, line))
         return line if self._agreed is not None and kind in self._agreed else None
 
+    @property
+    def holds_report(self) -> bool:
+        """Whether an error report waits for `welcome`."""
+        return self._agreed is None and any(kind == "error-report" for kind, _ in self._held)
+
     def _event(self, line: bytes) -> RunnerEvent:
         message = _message_in(line)
         if message is None:
@@ -185,6 +190,7 @@ class WorkerRunner:
         self._lock = threading.Lock()
         self._outbox: SimpleQueue[bytes | threading.Event] = SimpleQueue()
         self._is_broken = False
+        self._welcomed = threading.Event()  # also set when the runner has closed its end
         self._writer: threading.Thread | None = None
         self._reader: threading.Thread | None = None
         forget_in_children(self)
@@ -254,9 +260,14 @@ class WorkerRunner:
         self._send("shutdown", {})
 
     def flush(self) -> None:
-        """Wait until all messages are written; log those that the runner has not read after 5 s."""
+        """Wait until all messages are written; log those that the runner has not read after 5 s.
+
+        An error report waits for `welcome` as long: a worker may fail before it has read that.
+        """
         if self._writer is None or not self._writer.is_alive():  # in a forked child, it is the parent's
             return
+        if self._protocol.holds_report:
+            self._welcomed.wait(TIME_TO_FLUSH)
         written = threading.Event()
         self._outbox.put(written)
         if not written.wait(TIME_TO_FLUSH):
@@ -282,6 +293,7 @@ class WorkerRunner:
         while data := self._received():
             for event in self._events(data):
                 handle(event)
+        self._welcomed.set()
         log.warning("worker-runner has closed its pipe")
         on_closed()
 
@@ -297,6 +309,7 @@ class WorkerRunner:
             for event in events:
                 if isinstance(event, Reply):  # with the lock: other messages must come after `hello`
                     self._enqueue(event.data)
+                    self._welcomed.set()
             return events
 
     def _write(self) -> None:

@@ -164,6 +164,11 @@ from taskqueue_client import WorkerLoop
 print("noise of an import")
 
 class Runnable(WorkerLoop):
+    def on_start(self):
+        if "FAILS" in os.environ:
+            logging.warning("starts to fail")
+            raise ValueError(f"no disk for {self.credentials.access_token}")
+
     def run_task(self, task):
         print("noise of a handler")
         subprocess.run(["sh", "-c", "echo noise of a child; cat"], check=True)
@@ -400,6 +405,30 @@ def test_a_report_of_an_error_is_no_longer_than_worker_manager_accepts(world: Wo
         assert parent.ended() == 0
     (report,) = parent.of_type("error-report")
     assert (report["title"], report["description"]) == ("ValueError", "x" * 10_240)
+
+
+def test_an_error_of_on_start_is_reported_to_the_runner_without_secrets(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAILS", "1")
+    with start() as parent:
+        until(lambda: "starts to fail" in "".join(parent.errors))  # before its welcome
+        parent.send(WELCOME)
+        assert parent.ended() == 1
+    (report,) = parent.of_type("error-report")
+    assert (report["title"], report["kind"]) == ("ValueError", "internal-error")
+    assert report["description"].startswith("no disk for [masked]")
+
+
+def test_a_port_that_is_taken_is_reported_to_the_runner(start: Start) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        start("--metrics-port", str(taken.getsockname()[1])) as parent,
+    ):
+        parent.send(WELCOME)
+        assert parent.ended() != 0
+    (report,) = parent.of_type("error-report")
+    assert "metrics_port" in report["description"]
 
 
 def test_lines_that_are_cut_and_lines_that_are_garbage_do_no_harm(world: World, start: Start) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Self
 
 from taskqueue_client.credentials import Credentials
 from taskqueue_client.errors import InvalidArgument
@@ -26,6 +27,14 @@ class Secrets:
         self._own: tuple[bytes, ...] = ()
         self._shared = shared
         self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, credentials: Credentials | None) -> Self:
+        """Return the secrets of credentials, if there are any."""
+        secrets = cls()
+        if credentials is not None:
+            secrets.add_credentials(credentials)
+        return secrets
 
     @property
     def known(self) -> tuple[bytes, ...]:
