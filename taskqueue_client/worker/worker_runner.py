@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -196,9 +197,17 @@ class WorkerRunner:
         forget_in_children(self)
 
     def forget(self) -> None:
-        """Send nothing more: called in a child that a handler forks, which has no thread that writes."""
+        """Let go of the pipes: called in a child that a handler forks, which has no thread that writes.
+
+        The runner waits until nobody has the worker's output open, and the child may outlive the worker.
+        """
         self._lock = threading.Lock()
         self._is_broken = True
+        with suppress(OSError):  # no file descriptor is free
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for each in (self._reading, self._writing):
+                os.dup2(nothing, each, inheritable=False)
+            os.close(nothing)
 
     @classmethod
     def on_stdio(cls) -> Self:

@@ -182,6 +182,10 @@ class Runnable(WorkerLoop):
                 logging.getLogger("library").warning("of the child")
                 os._exit(0)
             os.wait()
+        if "outlived_by_child" in task.payload and os.fork() == 0:
+            while not Path(task.payload["outlived_by_child"]).exists():
+                time.sleep(0.01)
+            os._exit(0)
         if "until" in task.payload:
             while not Path(task.payload["until"]).exists():
                 task.canceled.check()
@@ -202,6 +206,10 @@ class Parent:
         self._threads = [threading.Thread(target=each) for each in reads]
         for thread in self._threads:
             thread.start()
+
+    @property
+    def is_reading(self) -> bool:
+        return any(thread.is_alive() for thread in self._threads)
 
     def send(self, data: bytes) -> Self:
         assert self.process.stdin is not None
@@ -449,6 +457,19 @@ def test_a_child_that_a_handler_forks_logs_to_standard_error(world: World, start
         assert parent.ended() == 0
     assert world.run(task_id).state == "completed"
     assert "of the child" in "".join(parent.errors)
+
+
+def test_the_runner_does_not_wait_for_a_child_that_outlives_the_worker(
+    world: World, start: Start, tmp_path: Path
+) -> None:
+    world.create({"outlived_by_child": str(tmp_path / "end")})
+    with start("--max-tasks", "1", reads_errors=False) as parent:
+        parent.send(WELCOME)
+        try:
+            assert parent.ended() == 0
+            assert not parent.is_reading
+        finally:
+            (tmp_path / "end").touch()
 
 
 def test_a_worker_whose_runner_is_gone_finishes_its_runs_and_ends(
