@@ -1,8 +1,10 @@
 """The content types of artifacts, which follow from their names; compression with gzip.
 
 The content type of a name is fixed, so that every machine agrees. The system's own MIME files are not read:
-they differ between machines, and decide whether a browser shows a log or saves it. isal, if installed, makes
-compression and decompression several times faster.
+they differ between machines, and decide whether a browser shows a log or saves it. Text is declared as UTF-8,
+as by generic-worker: without a charset, browsers and requests decode it as windows-1252 or ISO 8859-1.
+
+isal, if installed, makes compression and decompression several times faster.
 """
 
 from __future__ import annotations
@@ -35,13 +37,14 @@ CONTENT_TYPES: Mapping[str, str] = MappingProxyType(
                 *(".out", ".patch", ".pem", ".properties", ".ps1", ".py", ".rst", ".sh", ".toml", ".txt"),
                 *(".c", ".cpp", ".go", ".h", ".java", ".rs", ".sha256", ".sha512", ".sums", ".info"),
             ),
-            "text/plain",
+            "text/plain; charset=utf-8",
         ),
-        ".css": "text/css", ".csv": "text/csv", ".htm": "text/html", ".html": "text/html",
-        ".js": "text/javascript", ".mjs": "text/javascript", ".yaml": "application/yaml",
-        ".yml": "application/yaml", ".json": "application/json", ".jsonl": "application/jsonl",
-        ".map": "application/json", ".xhtml": "application/xhtml+xml", ".xml": "application/xml",
-        ".wasm": "application/wasm",
+        ".css": "text/css; charset=utf-8", ".csv": "text/csv; charset=utf-8",
+        ".htm": "text/html; charset=utf-8", ".html": "text/html; charset=utf-8",
+        ".js": "text/javascript; charset=utf-8", ".mjs": "text/javascript; charset=utf-8",
+        ".yaml": "application/yaml", ".yml": "application/yaml", ".json": "application/json",
+        ".jsonl": "application/jsonl", ".map": "application/json", ".xhtml": "application/xhtml+xml",
+        ".xml": "application/xml", ".wasm": "application/wasm",
         # Pictures, sound and film.
         ".avif": "image/avif", ".gif": "image/gif", ".ico": "image/vnd.microsoft.icon",
         ".jpeg": "image/jpeg", ".jpg": "image/jpeg", ".png": "image/png", ".svg": "image/svg+xml",

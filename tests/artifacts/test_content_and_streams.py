@@ -46,8 +46,8 @@ from tests.artifacts.raw_server import RawResponse, RawServer, Request, json_res
     [
         ("public/a.b/log", "application/octet-stream"),
         ("a.tar.gz", "application/gzip"),
-        ("a.html", "text/html"),
-        (".log", "text/plain"),
+        ("a.html", "text/html; charset=utf-8"),
+        (".log", "text/plain; charset=utf-8"),
         ("a.", "application/octet-stream"),
     ],
 )
@@ -57,7 +57,7 @@ def test_only_the_last_ending_of_the_last_part_counts(name: str, content_type: s
 
 def test_the_machine_s_mime_types_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mimetypes, "types_map", {".log": "application/x-machine", ".mine": "x/y"})
-    assert content_type_of("live.log") == "text/plain"
+    assert content_type_of("live.log") == "text/plain; charset=utf-8"
     assert content_type_of("x.mine") == "application/octet-stream"
 
 

@@ -212,8 +212,8 @@ def test_a_storage_that_there_is_not_is_refused(kind: type[Queue | AsyncQueue]) 
 @pytest.mark.parametrize(
     ("name", "given", "content_type"),
     [
-        ("public/live.log", None, "text/plain"),
-        ("public/LIVE.LOG", None, "text/plain"),
+        ("public/live.log", None, "text/plain; charset=utf-8"),
+        ("public/LIVE.LOG", None, "text/plain; charset=utf-8"),
         ("public/target.json", None, "application/json"),
         ("public/target", None, "application/octet-stream"),
         ("public/live.log", "text/x-mine; charset=latin-1", "text/x-mine; charset=latin-1"),

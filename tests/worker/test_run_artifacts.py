@@ -240,7 +240,7 @@ def test_an_option_that_is_none_is_as_if_it_were_not_given(world: World) -> None
     found = {each.name: each for each in world.queue.iter_latest_artifacts(task_id)}
     for name in ("public/x.txt", "public/dist/x.txt"):
         assert found[name].expires == expires
-        assert found[name].content_type == "text/plain"
+        assert found[name].content_type == "text/plain; charset=utf-8"
 
 
 def _link(task: TaskRun) -> str:
@@ -482,16 +482,18 @@ def test_slashes_at_the_end_of_a_prefix_are_not_doubled(world: World) -> None:
 
 
 @pytest.mark.parametrize("compress", [True, False])
-def test_a_handler_decides_whether_an_artifact_is_compressed(world: World, *, compress: bool) -> None:
+def test_a_handler_decides_whether_a_text_is_compressed_and_its_readers_decode_it(
+    world: World, *, compress: bool
+) -> None:
     task_id = world.create()
 
     def handler(task: TaskRun) -> None:
-        task.upload_artifact("public/x.txt", text="x" * 5000, compress=compress)
+        task.upload_artifact("public/x.txt", text="ü" * 5000, compress=compress)
 
     work(world, handler)
     url: Any = getattr(world.queue.artifact(task_id, 0, "public/x.txt"), "url")  # noqa: B009 - of the kinds that have one
     response = requests.get(url, headers={"Accept-Encoding": "gzip"}, timeout=WAIT)
-    assert response.text == "x" * 5000
+    assert response.text == "ü" * 5000  # without a charset, requests assumes ISO 8859-1
     assert (response.headers.get("Content-Encoding") == "gzip") is compress
 
 
