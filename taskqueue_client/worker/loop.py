@@ -29,6 +29,7 @@ from .config import TimeoutOutcome, WorkerConfig, check_names, closest_to, setti
 from .config_sources import load_config, load_custom_settings, load_deployment
 from .outcomes import thread_refused
 from .payload import PayloadSchema
+from .run.handlers import children_ended
 from .run.lifecycle import TaskEnd
 from .run.task_run import TaskRun
 from .session import Session, report_error
@@ -319,7 +320,8 @@ class WorkerLoop(ABC):
             raise RuntimeError("this worker is running already; make a second worker, or set concurrency")
         try:
             try:
-                self.on_start()  # it may configure logging
+                with children_ended():
+                    self.on_start()  # it may configure logging
             except Exception as error:
                 error.add_note(f"raised by {type(self).__name__}.on_start")
                 if self.runner is not None:

@@ -176,7 +176,9 @@ HOOK = """
 """
 
 
-@pytest.mark.parametrize("hook", ["on_task_end", "on_stop", "run_time_limit", "termination_notice"])
+@pytest.mark.parametrize(
+    "hook", ["on_start", "on_task_end", "on_stop", "run_time_limit", "termination_notice"]
+)
 @pytest.mark.parametrize(("leave", "code"), [("return", 1), ("sys.exit(3)", 3), ("raise ValueError", 1)])
 def test_a_child_ends_when_it_leaves_the_hook_that_forked_it(
     world: World, hook: str, leave: str, code: int
