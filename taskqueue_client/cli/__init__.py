@@ -57,7 +57,7 @@ Exit statuses:
 _BY_SIGNAL = 128  # the exit status of a command that a signal ends is this, plus the number of the signal
 _SHUTTING_DOWN = frozenset({"local", "work"})  # the commands that handle signals themselves
 
-_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 """The signals that end a command as Ctrl-C does; Windows has only one of them."""
 
 
@@ -105,7 +105,7 @@ def _interrupted_by_signals() -> Generator[None]:
         raise _Ended(number)
 
     is_main = threading.current_thread() is threading.main_thread()
-    chosen = [each for each in _ENDING if is_main and signal.getsignal(each) is signal.SIG_DFL]
+    chosen = [each for each in ENDING if is_main and signal.getsignal(each) is signal.SIG_DFL]
     for each in chosen:
         signal.signal(each, end)
     try:

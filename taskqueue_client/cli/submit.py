@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import textwrap
-from collections.abc import Collection
+import threading
+from collections.abc import Collection, Generator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
 
 import click
 import yaml
@@ -15,6 +19,7 @@ from taskqueue_client.errors import InvalidDefinition
 from taskqueue_client.graph import Graph, SubmissionFailed, plan_graph, plan_task, submit_graph
 from taskqueue_client.models import TaskAndStatus
 
+from . import ENDING
 from .arguments import connect_with_credentials
 from .documents import read_document, refusing_depth, shown
 from .failures import Failure, in_one_line, status_of
@@ -55,8 +60,10 @@ def command(
         queue.with_options(attempts=2).ping()  # fails early, and measures the clock skew
         with refusing_depth(file):
             graph = _planned(file, document, queue.now())
-        _submit(queue, graph, is_new_group=not document.get("taskGroupId"))
-        _print_ids(graph, as_json=as_json)
+        is_new_group = not document.get("taskGroupId")
+        with _interruption_explained(graph, is_new_group=is_new_group):
+            _submit(queue, graph, is_new_group=is_new_group)
+            _print_ids(graph, as_json=as_json)
         if wait:
             ctx.exit(exit_status(_followed(queue, graph, interval, as_json=as_json)))
 
@@ -75,10 +82,6 @@ def _planned(file: Path, document: dict[str, object], created: datetime) -> Grap
 def _submit(queue: Queue, graph: Graph, *, is_new_group: bool) -> None:
     try:
         submit_graph(queue, graph)
-    except KeyboardInterrupt:
-        advice = how_to_cancel(graph, graph.task_ids, is_new_group=is_new_group)
-        click.echo(f"Some of the tasks may have been created{advice}", err=True)
-        raise
     except SubmissionFailed as error:
         cause = error.error
         was = "may have been" if error.name in error.unknown else "was not"
@@ -90,6 +93,33 @@ def _submit(queue: Queue, graph: Graph, *, is_new_group: bool) -> None:
         raise Failure(
             f"task {error.name!r} {was} created: {in_one_line(cause)}{others}{advice}", status_of(cause)
         ) from error
+
+
+@contextmanager
+def _interruption_explained(graph: Graph, *, is_new_group: bool) -> Generator[None]:
+    """Say at once what a signal may have left behind: `submit_graph` first waits for calls in progress."""
+    found = {each: signal.getsignal(each) for each in (signal.SIGINT, *ENDING)}
+    before = {each: handler for each, handler in found.items() if callable(handler)}
+
+    def restore() -> None:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+    def explain(number: int, frame: FrameType | None) -> None:
+        restore()  # the next signal ends the wait
+        advice = how_to_cancel(graph, graph.task_ids, is_new_group=is_new_group)
+        click.echo(f"Some of the tasks may have been created{advice}", err=True)
+        if len(graph.tasks) > 1:
+            click.echo("Waiting for calls in progress; interrupt again (Ctrl-C) to end now", err=True)
+        before[signal.Signals(number)](number, frame)
+
+    if threading.current_thread() is threading.main_thread():
+        for each in before:
+            signal.signal(each, explain)
+    try:
+        yield
+    finally:
+        restore()
 
 
 def how_to_cancel(graph: Graph, names: Collection[str], *, is_new_group: bool) -> str:

@@ -509,7 +509,7 @@ def test_a_signal_while_submitting_says_how_to_cancel_what_was_created(
     assert f"to cancel what was created: taskqueue cancel {advised}" in errors.splitlines()[0]
 
 
-def test_a_second_ctrl_c_ends_the_process_while_the_queue_does_not_respond(
+def test_the_first_ctrl_c_says_what_the_command_waits_for_and_the_second_ends_the_process(
     definition: dict[str, Any], deployment: LocalQueue
 ) -> None:
     independent: dict[str, Any] = {"defaults": definition, "tasks": {"one": {}, "two": {}}}
@@ -519,13 +519,17 @@ def test_a_second_ctrl_c_ends_the_process_while_the_queue_does_not_respond(
     with running("submit", write(independent)) as process:
         for _ in independent["tasks"]:
             called.get(timeout=60)
+        assert process.stderr is not None
+        process.send_signal(signal.SIGINT)
+        said = [process.stderr.readline() for _ in range(2)]  # before the calls have ended
         while process.poll() is None:  # one that comes together with the one before counts as the same
             process.send_signal(signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(0.1)
         _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert errors.splitlines()[-1] == "Interrupted."
+    assert "; to cancel what was created: taskqueue cancel --group " in said[0]
+    assert said[1] == "Waiting for calls in progress; interrupt again (Ctrl-C) to end now\n"
+    assert (process.returncode, errors) == (130, "Interrupted.\n")
 
 
 @pytest.mark.usefixtures("deployment")
