@@ -101,13 +101,16 @@ def done_for_all(task_ids: Sequence[str], act: Callable[[str], object]) -> bool:
             if len(task_ids) == 1:
                 raise
             if not _is_about_one_task(error):
-                rest = some_of(task_ids[index + 1 :], _FEW)
-                left = f"; not tried: {rest}" if rest else ""
-                message = f"{task_id}: {in_one_line(error)}{_effect(error)}{left}"
+                message = f"{task_id}: {in_one_line(error)}{_effect(error)}{not_tried(task_ids[index + 1 :])}"
                 raise Failure(message, status_of(error)) from error
             was_refused = True
             click.echo(f"Error: {task_id}: {in_one_line(error)}", err=True)
     return not was_refused
+
+
+def not_tried(task_ids: Sequence[str]) -> str:
+    """Return a remark that names the tasks that a command has left out; an empty str if there are none."""
+    return f"; not tried: {some_of(task_ids, _FEW)}" if task_ids else ""
 
 
 def _is_about_one_task(error: errors.CallFailed) -> bool:

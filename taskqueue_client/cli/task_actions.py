@@ -24,7 +24,7 @@ from .arguments import (
     some_task_ids_argument,
     task_ids_argument,
 )
-from .failures import ExitStatus, done_for_all
+from .failures import ExitStatus, done_for_all, not_tried
 from .output import in_utc, json_option, print_change
 
 
@@ -192,12 +192,18 @@ def _for_each(task_ids: tuple[str, ...], act: Callable[[str], None]) -> None:
     If output fails, as after `| head -1`, the error is raised after the other tasks have been changed, too.
     """
     output_errors: list[OSError] = []
+    left = list(task_ids)
 
     def act_on(task_id: str) -> None:
+        del left[0]
         try:
             act(task_id)
         except OSError as error:
             output_errors.append(error)
+        except KeyboardInterrupt:
+            if left:
+                click.echo(f"interrupted at {task_id}{not_tried(left)}", err=True)
+            raise
 
     are_done = done_for_all(task_ids, act_on)
     if output_errors:

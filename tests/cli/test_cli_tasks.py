@@ -385,6 +385,19 @@ def test_a_signal_during_retrigger_names_the_task_that_may_have_been_created(
     assert errors == f"{copy}, a copy of {original}, may have been created\nInterrupted.\n"
 
 
+def test_a_signal_names_the_tasks_that_a_command_has_left_out(create: Create, deployment: LocalQueue) -> None:
+    first, second = create("first"), create("second")
+    canceled: SimpleQueue[None] = SimpleQueue()
+    deployment.subscribe(lambda _: canceled.put(None))
+    deployment.faults.add(Delay("queue.cancelTask", seconds=600, after=True))
+    with running("cancel", first, second) as process:
+        canceled.get(timeout=60)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    assert (process.returncode, output) == (130, "")
+    assert errors == f"interrupted at {first}; not tried: {second}\nInterrupted.\n"
+
+
 def test_cancel_says_that_a_group_is_sealed_whose_tasks_it_could_not_cancel(
     group: str, deployment: LocalQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
