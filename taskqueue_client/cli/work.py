@@ -19,6 +19,7 @@ import click
 from taskqueue_client.artifacts import ArtifactError
 from taskqueue_client.errors import CallFailed
 from taskqueue_client.events.settings import PulseSettings
+from taskqueue_client.worker.commands.linux_processes import heed_sigterm
 from taskqueue_client.worker.config import WorkerConfig, meaning_of
 from taskqueue_client.worker.config_sources import setting_of_text
 from taskqueue_client.worker.loop import WorkerLoop, check_has_settings
@@ -97,6 +98,7 @@ def command(
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent may ignore it: exit codes would be lost
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a parent may block signals that shut the worker down
+    heed_sigterm()  # from here on, as the import of the worker's module may take long
     runner = WorkerRunner.on_stdio() if worker_runner else None
     as_json = as_json or log_format == "json"
     handler = _set_up_logs(runner, as_json=as_json)

@@ -24,6 +24,7 @@ from taskqueue_client.errors import InvalidArgument
 from taskqueue_client.events.settings import PulseSettings, without_password
 
 from .claims.claiming import QueueTaskSource, SeveralTaskQueues, TaskSourceFactory
+from .commands.linux_processes import heed_sigterm
 from .commands.masking import Secrets
 from .config import TimeoutOutcome, WorkerConfig, check_names, closest_to, settings_described
 from .config_sources import load_config, load_custom_settings, load_deployment
@@ -255,6 +256,7 @@ class WorkerLoop(ABC):
                 worker is running already, the `__init__` of its class has not called that of `WorkerLoop`,
                 or gevent or eventlet has patched the program.
         """
+        heed_sigterm()
         self.__serve(logged_by_default, signals=threading.current_thread() is threading.main_thread())
 
     def __reduce__(self) -> NoReturn:

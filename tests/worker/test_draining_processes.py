@@ -1,8 +1,9 @@
-"""A fleet of worker processes that is shut down at once, as a deployment does it."""
+"""Worker processes that are shut down as a deployment does it: a fleet at once, and in containers."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -92,3 +93,56 @@ def test_a_run_whose_command_gets_the_signal_of_a_service_manager_too_is_reporte
         worker.send_signal(signal.SIGCONT)
         assert worker.wait(WAIT) == 0
     assert world.status(task_id).runs[0].reason_resolved == "worker-shutdown"
+
+
+STOPPED = """
+import os, signal
+from taskqueue_client import WorkerLoop
+
+def stop():
+    signal.raise_signal(signal.SIGTERM)
+    os._exit(3)  # the signal was lost
+
+class Stopped(WorkerLoop):
+    def on_start(self):
+        stop()
+
+    def run_task(self, task):
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["-c", f"{STOPPED}\nStopped().run()"],
+        ["-m", "taskqueue_client", "work", "stopped:Stopped"],
+        ["-m", "taskqueue_client", "work", "stopped_early:Stopped"],
+    ],
+    ids=["run", "work", "work, during the import"],
+)
+def test_the_first_process_of_a_container_ends_if_sigterm_comes_while_it_starts(
+    tmp_path: Path, command: list[str]
+) -> None:
+    """Otherwise, `docker stop` kills it some seconds later, with the runs that it has claimed meanwhile."""
+    first = ["unshare", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+    if not shutil.which("unshare") or subprocess.run([*first, "true"], check=False).returncode:
+        pytest.skip("this user cannot make namespaces, in which a process is the first one")
+    (tmp_path / "stopped.py").write_text(STOPPED)
+    (tmp_path / "stopped_early.py").write_text(f"{STOPPED}\nstop()")
+    settings = {
+        "TASKQUEUE_TASK_QUEUE_ID": TASK_QUEUE_ID,
+        "TASKQUEUE_WORKER_GROUP": "g",
+        "TASKQUEUE_WORKER_ID": "w",
+        "TASKCLUSTER_ROOT_URL": "http://localhost:1",
+        "TASKCLUSTER_CLIENT_ID": "c",
+        "TASKCLUSTER_ACCESS_TOKEN": "t",
+    }
+    ended = subprocess.run(
+        [*first, sys.executable, *command],
+        cwd=tmp_path,
+        env={**os.environ, **settings},
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 128 + signal.SIGTERM

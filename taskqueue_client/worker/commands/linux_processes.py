@@ -10,6 +10,7 @@ import errno
 import math
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -32,6 +33,17 @@ _THIS_THREAD = b"0"
 
 STARTING = 1.0
 """Seconds to wait for the environment of a process that is about to start a program."""
+
+
+def heed_sigterm() -> None:
+    """Let SIGTERM end this process also if it is the first one of a container.
+
+    Linux keeps signals without a handler from such a process: after a SIGTERM while it starts, a worker would
+    claim runs, and be killed with them.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if os.getpid() == 1 and is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
 def check_proc() -> None:
