@@ -86,8 +86,14 @@ def test_a_worker_does_not_claim_the_run_again_that_it_gave_up(world: World) -> 
     assert len(status.runs) == 2
 
 
-def test_an_idle_worker_does_not_wait_for_its_claim_request(world: World) -> None:
-    """The request would wait for 20 s; the worker ends although the clock is advanced by 2 s only."""
+def test_an_idle_worker_does_not_wait_for_its_claim_request(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The request would wait for 20 s; the worker ends although the clock is advanced by 2 s only.
+
+    Its log says that it has closed a request: the Queue may have claimed a run for it a moment before.
+    """
+    caplog.set_level("INFO")
     worker = worker_for(world, lambda _: None)
     worker.clock = world.local.clock
     with Working(world, worker) as working:
@@ -97,6 +103,7 @@ def test_an_idle_worker_does_not_wait_for_its_claim_request(world: World) -> Non
         for _ in range(8):
             world.local.clock.advance(seconds=0.25)
         working.wait_for_end()
+    assert "closing the open claim request, which has waited for " in caplog.text
 
 
 def test_a_worker_ends_after_max_idle_and_not_at_the_end_of_the_claim_request(

@@ -357,6 +357,11 @@ class QueueTaskSource:
     async def _abort_when_old(self) -> None:
         await self._clock.sleep_async(max(self._requested + PROMPT - self._clock.monotonic(), 0))
         if self._request is not None:
+            log.info(
+                "closing the open claim request, which has waited for %.1f s: if the Queue has just claimed "
+                "a run for it, the claim of that run expires",
+                self._clock.monotonic() - self._requested,
+            )
             self._request.cancel()
 
 
