@@ -14,7 +14,7 @@ import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from taskqueue_client import calls
-from taskqueue_client._arguments import printable
+from taskqueue_client._arguments import printable, some_of
 from taskqueue_client._dates import timestamp
 from taskqueue_client._protocol.conversation import Conversation, Together, converse_async
 from taskqueue_client.aio import AsyncQueue
@@ -42,6 +42,8 @@ from .output import (
 )
 
 R = TypeVar("R")
+
+_FEW = 20  # the most artifacts that an interrupted command names
 
 
 @click.group()
@@ -125,10 +127,15 @@ def get(
     if not chosen:
         click.echo(f"task {task_id} has no artifacts with content", err=True)
     bars = _bars(hidden=as_json)
-    downloads = map(partial(_download, client, bars, task_id, run_id, folder), chosen)
+    complete: list[str] = []
+    downloads = map(partial(_download, client, bars, complete, task_id, run_id, folder), chosen)
     try:
         with bars or nullcontext():
             results = asyncio.run(_performed(client, Together(downloads, concurrency)))
+    except KeyboardInterrupt:
+        if complete:
+            click.echo(f"complete: {some_of(complete, _FEW)}", err=True)
+        raise
     finally:
         if bars is not None:
             bars.console.show_cursor()  # Ctrl-C while the bars start may have left the cursor hidden
@@ -152,15 +159,23 @@ async def _performed(queue: AsyncQueue, downloads: Together[R]) -> list[R]:
 
 
 def _download(
-    queue: AsyncQueue, bars: Progress | None, task_id: str, run_id: int, folder: Path, name: str
+    queue: AsyncQueue,
+    bars: Progress | None,
+    complete: list[str],
+    task_id: str,
+    run_id: int,
+    folder: Path,
+    name: str,
 ) -> Conversation[DownloadResult | str]:
-    """Download one artifact; return the error in one line if that fails."""
+    """Download one artifact, and add its name to `complete`; return the error in one line if that fails."""
     try:
         progress = _progress(bars, name)
         file = _FileInFolder(checked_path(_path(folder, name)))
-        return (yield from download_to(queue, task_id, name, file, run_id=run_id, progress=progress))
+        result = yield from download_to(queue, task_id, name, file, run_id=run_id, progress=progress)
     except (TaskQueueError, OSError) as error:
         return in_one_line(error)
+    complete.append(name)
+    return result
 
 
 class _FileInFolder(Destination):

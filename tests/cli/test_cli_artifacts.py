@@ -174,19 +174,22 @@ def test_the_progress_bar_shows_a_name_as_it_is(running: Running, folder: Path, 
 
 
 @pytest.mark.parametrize("number", ENDING)
-def test_a_signal_leaves_no_incomplete_file(
+def test_a_signal_leaves_complete_files_and_names_them(
     running: Running, folder: Path, deployment: LocalQueue, number: signal.Signals
 ) -> None:
-    task_id = upload(running, big=bytes(3_000_000))
-    deployment.faults.add(SlowDownload("storage.get", bytes_per_second=1_000_000))
+    task_id = upload(running, small=b"1", big=bytes(3_000_000))
+    deployment.faults.add(SlowDownload("storage.get", bytes_per_second=1_000_000, times=2))
     deployment.clock.hold()  # only the bytes of the first second are sent
-    with on_a_terminal("artifacts", "get", task_id) as (process, terminal):
+    names = ("public/small", "public/big")
+    with on_a_terminal("artifacts", "get", task_id, *names, "--concurrency", "1") as (process, terminal):
         terminal.read_until(lambda shown: re.search(r"(0\.[1-9]|1\.0)/3\.0 MB", shown) is not None)
-        assert len(files_in(folder)) == 1
+        assert len(files_in(folder)) == 2
         process.send_signal(number)
         assert process.wait(60) == 128 + number
-        assert terminal.read_all().rstrip().endswith("Interrupted.")
-    assert files_in(folder) == {}
+        *_, complete, interrupted = terminal.read_all().splitlines()
+        assert complete.endswith("complete: public/small")
+        assert interrupted.endswith("Interrupted.")
+    assert files_in(folder) == {"public/small": b"1"}
 
 
 @pytest.mark.usefixtures("deployment")
