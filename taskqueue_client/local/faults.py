@@ -44,6 +44,10 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="cam
     times: Annotated[int, msgspec.Meta(ge=1)] = 1
 
 
+_HeaderName = Annotated[str, msgspec.Meta(pattern=r"\A[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")]
+_HeaderValue = Annotated[str, msgspec.Meta(pattern=r"\A[^\x00-\x08\x0a-\x1f\x7f]*\Z")]
+
+
 class Respond(Fault, frozen=True, kw_only=True, tag="respond"):
     """Responds with a given status.
 
@@ -57,7 +61,7 @@ class Respond(Fault, frozen=True, kw_only=True, tag="respond"):
     status: Annotated[int, msgspec.Meta(ge=200, le=599)]
     after: bool = False
     html: bool = False
-    headers: dict[str, str] = {}
+    headers: dict[_HeaderName, _HeaderValue] = {}
 
 
 class Drop(Fault, frozen=True, kw_only=True, tag="drop"):

@@ -28,6 +28,7 @@ from taskqueue_client.local.faults import (
 )
 from tests.local.storage_server import Served, serving
 
+RESPOND = {"kind": "respond", "endpoint": "queue.createTask", "status": 500}
 ENDPOINTS = {"queue.createTask", "queue.claimWork", "storage.put"}
 
 
@@ -79,6 +80,9 @@ def test_waiting_faults_can_be_listed_and_removed() -> None:
         ({"kind": "explode", "endpoint": "queue.createTask"}, r"Invalid value 'explode'.*\$\.kind"),
         ({"kind": "drop", "endpoint": "queue.createTask", "afer": True}, "unknown field `afer`"),
         ({"kind": "delay", "endpoint": "queue.createTask", "seconds": -1}, r">= 0.*\$\.seconds"),
+        ({**RESPOND, "headers": {"Retry After": "5"}}, r"matching regex .* - at `key` in `\$\.headers"),
+        ({**RESPOND, "headers": {"": "5"}}, r"matching regex .* - at `key` in `\$\.headers"),
+        ({**RESPOND, "headers": {"Via": "a\r\nb: c"}}, r"matching regex .* - at `\$\.headers"),
         ([], "Expected `object`"),
     ],
 )
