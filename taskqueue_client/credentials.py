@@ -263,6 +263,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> tuple[str, Cre
         InvalidArgument: Neither URL is set, or client id or token is missing, or a variable is malformed.
             The error names the variable.
     """
+    check_environment(environ)
     environ = os.environ if environ is None else environ
     proxy_url = environ.get("TASKCLUSTER_PROXY_URL")
     if proxy_url:
@@ -278,6 +279,12 @@ def from_environment(environ: Mapping[str, str] | None = None) -> tuple[str, Cre
         )
     with _naming(_VARIABLES):
         return checked_root_url(root_url), _credentials_in(environ)
+
+
+def check_environment(environ: object) -> None:
+    """Raise InvalidArgument, which shows no values, unless an argument is a dict of variables, or None."""
+    if environ is not None and not isinstance(environ, Mapping):
+        raise InvalidArgument("environ", type(environ), "a dict of environment variables, or None")
 
 
 _VARIABLES = {

@@ -114,7 +114,7 @@ def _pickled(given: object) -> object:
     try:
         pickle.loads(pickle.dumps(given))  # noqa: S301 - its own bytes; a process pool breaks if this fails later
     except Exception:  # noqa: BLE001 - whatever the object's class raises
-        return _Shown(repr(given))
+        return _Shown(_shown(given, repr))
     return given
 
 
@@ -123,7 +123,15 @@ def _complaint(
 ) -> str:
     """Return a text such as `retries: 50 is not valid; expected a whole number, 0 to 49`."""
     expected = f"; expected {allowed}" if allowed else ""
-    return f"{where}: {finding or f'{shortened(written(given))} is not valid'}{expected}"
+    return f"{where}: {finding or f'{shortened(_shown(given, written))} is not valid'}{expected}"
+
+
+def _shown(given: object, written: Callable[[object], str]) -> str:
+    """Return a value as text; its type if this raises: the error has to say what is wrong anyway."""
+    try:
+        return written(given)
+    except Exception:  # noqa: BLE001 - whatever the object's class raises; a deep list, a RecursionError
+        return f"<{type(given).__name__}>"
 
 
 def _as_in_json(given: object) -> str:

@@ -58,6 +58,29 @@ def _listener(settings: Any) -> object:
     return Listener(settings, [])
 
 
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("not yet initialized")
+
+
+def test_an_error_about_a_value_that_cannot_be_shown_names_its_type() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    values: list[tuple[Any, str]] = [(Unprintable(), "<Unprintable>"), (deep, "<list>")]
+    for given, shown in values:
+        with pytest.raises(InvalidArgument) as caught:
+            calls.task(given)
+        for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
+            assert f"task_id: {shown} is not valid; expected a slugid" in str(error)
+
+
+@pytest.mark.parametrize("environ", [[], "TASKCLUSTER_ROOT_URL", os.environ.items()])
+def test_an_environment_that_is_not_a_dict_is_refused_without_its_values(environ: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"environ: <class .* expected a dict of environment variables"):
+        Queue.from_env(environ)
+
+
 @pytest.mark.parametrize("kind", [Queue, AsyncQueue, _listener])
 def test_the_traceback_of_a_refused_argument_can_be_shown_with_its_local_variables(
     kind: Callable[[Any], object],
