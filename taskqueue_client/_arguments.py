@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from functools import lru_cache
-from inspect import iscoroutinefunction
+from inspect import Signature, iscoroutinefunction, signature
 from itertools import islice
 from types import NoneType, UnionType
 from typing import Any, TypeGuard, TypeVar, cast, get_args
@@ -71,6 +71,24 @@ def check_callback(argument: str, given: object) -> None:
     """Raise InvalidArgument unless an argument is a synchronous function: nobody would await another."""
     if not callable(given) or iscoroutinefunction(given):
         raise InvalidArgument(argument, given, "a function that is not asynchronous")
+
+
+def signature_of(method: object) -> Signature:
+    """Return the signature of a method; if it is unknown, one that accepts any arguments.
+
+    A compiled method may have no signature. Annotations may be names that only type checkers import, which
+    raise an error when they are read (Python 3.14). A decorator may add arguments to those of the worker, so
+    the function that it wraps does not count.
+    """
+    if not callable(method):
+        message = f"{method} is not callable"
+        raise TypeError(message)
+    try:
+        return signature(method, follow_wrapped=False)
+    except Exception as error:
+        if str(error) == "invalid method signature":  # it has no parameter for `self`
+            raise TypeError(error) from error
+        return signature(lambda *_: None)
 
 
 def path(*parts: str | int) -> str:
@@ -319,9 +337,9 @@ def artifact_expires(
     return timestamp(moment)
 
 
-def one_of(argument: str, given: str, allowed: Collection[str]) -> str:
+def one_of(argument: str, given: object, allowed: Collection[str]) -> str:
     """Return a value of an enumeration."""
-    if given not in allowed:
+    if not isinstance(given, str) or given not in allowed:
         raise InvalidArgument(argument, given, f"one of {', '.join(allowed)}")
     return str.__str__(given)
 

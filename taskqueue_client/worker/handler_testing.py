@@ -38,8 +38,9 @@ from .commands.masking import Secrets
 from .commands.run_processes import Guardian
 from .commands.task_log import TaskLog
 from .commands.work_directory import WorkDirectories
-from .loop import WorkerLoop, check_has_settings, schema_of
+from .loop import WorkerLoop, check_has_settings
 from .outcomes import LOST, UPLOADED_BEFORE, Outcome, resolution_of
+from .payload import current_schema
 from .run.declared_artifacts import DeclaredArtifact, outcome_of_failed_upload, with_failed_upload, worst
 from .run.handlers import Attempts, Handlers
 from .run.lifecycle import explain
@@ -198,7 +199,7 @@ def _shared(worker: WorkerLoop, stack: ExitStack) -> SharedResources:
         secrets=Secrets(),
         live_logs=None,
         tracing=NO_TRACING,
-        schema=schema_of(worker),
+        schema=current_schema(worker.payload_schema, worker.checked_schema),
         run_time_limit=worker.run_time_limit,
         download_attempts=once.attempts,
     )

@@ -11,11 +11,11 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib import import_module
-from inspect import Signature, iscoroutinefunction, signature
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, TypedDict, Unpack
 
-from taskqueue_client._arguments import check_callback, check_kind, check_kinds, seconds
+from taskqueue_client._arguments import check_callback, check_kind, check_kinds, seconds, signature_of, slugid
 from taskqueue_client._protocol.threads_and_tasks import NO_THREAD
 from taskqueue_client.clock import Clock, SystemClock
 from taskqueue_client.credentials import Credentials, checked, checked_root_url
@@ -29,7 +29,7 @@ from .commands.masking import Secrets
 from .config import TimeoutOutcome, WorkerConfig, check_names, closest_to, settings_described
 from .config_sources import load_config, load_custom_settings, load_deployment
 from .outcomes import thread_refused
-from .payload import PayloadSchema
+from .payload import PayloadSchema, current_schema
 from .run.handlers import children_ended
 from .run.lifecycle import TaskEnd
 from .run.task_run import TaskRun
@@ -289,16 +289,23 @@ class WorkerLoop(ABC):
                 `graceful_shutdown_timeout`.
 
         Raises:
-            InvalidArgument: `within` is not a duration.
+            InvalidArgument: `within` is not a duration, or negative.
         """
         given = seconds("within", within)
+        if given is not None and given < 0:
+            raise InvalidArgument("within", within, "0 seconds or more")
         with self.__lock:
             self.__shutdown_requested = True
             if self.__session is not None:
                 self.__session.shutdown(given)
 
     def hint_canceled(self, task_id: str) -> None:
-        """Ask the Queue at once whether a task was canceled, for example after a message about it."""
+        """Ask the Queue at once whether a task was canceled, for example after a message about it.
+
+        Raises:
+            InvalidArgument: `task_id` is not the id of a task.
+        """
+        slugid("task_id", task_id)
         with self.__lock:
             if self.__session is not None:
                 self.__session.hint_canceled(task_id)
@@ -360,7 +367,8 @@ class WorkerLoop(ABC):
         """Run one session. Calls that other threads make meanwhile wait in its loop until it has started."""
         try:
             with self.__lock:
-                session = self.__session = Session(self, self.__credentials, schema_of(self))
+                schema = current_schema(self.payload_schema, self.checked_schema)
+                session = self.__session = Session(self, self.__credentials, schema)
             if self.runner is not None:
                 self.__listen(self.runner)
             if self.__shutdown_requested:
@@ -382,8 +390,7 @@ def check_has_settings(worker: WorkerLoop) -> None:
     kind = type(worker).__name__
     if not hasattr(worker, "config"):
         raise RuntimeError(f"{kind}.__init__ must call super().__init__(…) with the settings")
-    kinds = {"config": WorkerConfig, "clock": Clock, "runner": WorkerRunner | None}
-    for name, allowed in kinds.items():
+    for name, allowed in _attribute_kinds(worker).items():
         if not isinstance(given := getattr(worker, name), allowed):
             found = type(given).__name__  # not the value, which may contain secrets
             raise RuntimeError(  # noqa: TRY004 - no argument is wrong, but the class
@@ -391,16 +398,22 @@ def check_has_settings(worker: WorkerLoop) -> None:
             )
 
 
-def schema_of(worker: WorkerLoop) -> PayloadSchema | None:
-    """Return the checked `payload_schema`, also of a worker whose `__init__` or `on_start` has set it itself.
+def _attribute_kinds(worker: WorkerLoop) -> dict[str, Any]:
+    """Return the types of the attributes that a worker reads after its `__init__`."""
+    kinds = {
+        "config": WorkerConfig,
+        "root_url": str,
+        "pulse": PulseSettings | None,
+        "clock": Clock,
+        "runner": WorkerRunner | None,
+        "task_source": Callable,
+        "checked_schema": PayloadSchema | None,
+    }
+    if worker.signing_key is None:
+        return kinds
+    from .features.chain_of_trust import SigningKey  # noqa: PLC0415 - few workers sign
 
-    Raises:
-        InvalidArgument: The schema is not allowed.
-    """
-    given, checked = worker.payload_schema, worker.checked_schema
-    if given is (None if checked is None else checked.given):
-        return checked
-    return None if given is None else PayloadSchema(given)
+    return {**kinds, "signing_key": SigningKey}
 
 
 _PARAMETERS = {
@@ -426,7 +439,7 @@ def _check_methods(worker: WorkerLoop) -> None:
             allowed = "a plain function (`def`); only run_task may be declared as `async def`"
             raise InvalidArgument(name, method, allowed)
         try:
-            _signature(method).bind(*parameters)
+            signature_of(method).bind(*parameters)
         except TypeError as error:
             allowed = f"def {name}({', '.join(['self', *parameters])})"
             raise InvalidArgument(name, method, allowed, f"wrong parameters ({error})") from error
@@ -463,24 +476,6 @@ def _has_other_caller(name: str, classes: Sequence[type]) -> bool:
     """Whether a method is a hook of another base class, such as a consumer's, or overrides one."""
     defining = [each for each in classes if name in vars(each)]
     return len(defining) > 1 or not issubclass(defining[0], WorkerLoop)
-
-
-def _signature(method: object) -> Signature:
-    """Return the signature of a method; if it is unknown, one that accepts any arguments.
-
-    A compiled method may have no signature. Annotations may be names that only type checkers import, which
-    raise an error when they are read (Python 3.14). A decorator may add arguments to those of the worker, so
-    the function that it wraps does not count.
-    """
-    if not callable(method):
-        message = f"{method} is not callable"
-        raise TypeError(message)
-    try:
-        return signature(method, follow_wrapped=False)
-    except Exception as error:
-        if str(error) == "invalid method signature":  # it has no parameter for `self`
-            raise TypeError(error) from error
-        return signature(lambda *_: None)
 
 
 def _import_extras(config: WorkerConfig, pulse: PulseSettings | None) -> None:

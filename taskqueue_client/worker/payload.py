@@ -44,6 +44,17 @@ _FLAT = (str, int, float, NoneType)
 """The types without members of a JSON document: most of its values."""
 
 
+def current_schema(given: Mapping[str, Any] | None, checked: PayloadSchema | None) -> PayloadSchema | None:
+    """Return the checked `payload_schema`, also of a worker whose `__init__` or `on_start` has set another one.
+
+    Raises:
+        InvalidArgument: The schema is not allowed.
+    """
+    if given is (None if checked is None else checked.given):
+        return checked
+    return None if given is None else PayloadSchema(given)
+
+
 def check_payload(schema: PayloadSchema | None, payload: object) -> None:
     """Check the payload of a task. Without a schema, it may be anything that is at most 100 levels deep.
 

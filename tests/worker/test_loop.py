@@ -136,7 +136,10 @@ def test_a_class_that_does_not_call_the_init_of_its_base_is_an_error_at_the_star
     assert not worker.started
 
 
-@pytest.mark.parametrize("name", ["clock", "config", "runner"])
+@pytest.mark.parametrize(
+    "name",
+    ["checked_schema", "clock", "config", "pulse", "root_url", "runner", "signing_key", "task_source"],
+)
 def test_a_worker_whose_class_replaces_an_attribute_of_its_base_is_an_error_at_the_start(
     world: World, name: str
 ) -> None:

@@ -614,6 +614,24 @@ def test_a_notice_that_is_not_a_number_is_an_error_of_the_hook_and_no_notice(
     assert reasons(world, task_id) == ["completed"]
 
 
+@pytest.mark.parametrize("within", [-1, -math.inf, "-1 minute"])
+def test_a_negative_time_is_refused_in_the_call_and_the_worker_goes_on(
+    world: World, within: float | str
+) -> None:
+    worker = worker_for(world, lambda _: None, max_tasks=1)
+    with pytest.raises(InvalidArgument, match=f"within: {within!r} is not valid; expected 0 seconds or more"):
+        worker.shutdown(within=within)
+    task_id = world.create()
+    worker.serve()
+    assert reasons(world, task_id) == ["completed"]
+
+
+def test_a_hint_about_something_else_than_a_task_is_refused_in_the_call(world: World) -> None:
+    worker = worker_for(world, lambda _: None, max_tasks=1)
+    with pytest.raises(InvalidArgument, match="task_id: 'the task' is not valid; expected a slugid"):
+        worker.hint_canceled("the task")
+
+
 @pytest.mark.parametrize("within", ["30", math.nan, True])
 def test_a_time_that_is_not_a_number_is_refused_in_the_call(world: World, within: Any) -> None:
     task_id = world.create()
