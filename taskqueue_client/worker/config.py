@@ -98,7 +98,7 @@ class _Host(str):
     __slots__ = ()
 
     def __new__(cls, name: str) -> Self:
-        name.encode("idna")  # a label may be too long, which is a ValueError
+        str.encode(name, "idna")  # a label may be too long, a ValueError; a path is no str, a TypeError
         return super().__new__(cls, name)
 
 

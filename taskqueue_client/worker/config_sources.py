@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
@@ -17,7 +18,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 import msgspec
 import msgspec.inspect
 
-from taskqueue_client.credentials import Credentials, from_environment
+from taskqueue_client._arguments import check_kind
+from taskqueue_client.credentials import Credentials, check_environment, from_environment
 from taskqueue_client.errors import InvalidArgument
 
 from .config import RULES, WorkerConfig, check_names, closest_to, converted
@@ -78,6 +80,9 @@ def load_config(
         InvalidArgument: A name is unknown, a value is missing or not allowed, or the file cannot be read;
             names the argument, the variable, or the key and its file.
     """
+    check_kind("arguments", arguments, Mapping, "a dict of settings")
+    check_kind("file", file, str | os.PathLike | None)
+    check_environment(environ)
     check_names(arguments, _NAMES)
     environ = os.environ if environ is None else environ
     _check_variables(environ)
@@ -102,13 +107,14 @@ def load_custom_settings(kind: type[T] | None, file: str | os.PathLike[str] | No
     `kind` is a dataclass, struct or `TypedDict`; if it is None, the worker has none, and None is returned.
 
     Raises:
-        InvalidArgument: A key is unknown or missing, or a value is not allowed.
+        InvalidArgument: A key is unknown or missing, a value is not allowed, or `kind` is of another kind.
     """
+    info = None if kind is None else _type_info(kind)
     tables: Any = {} if file is None else _read(Path(file)).get(_WORKER_TABLE, {})
     _check_worker_table(tables, f"{_WORKER_TABLE} in {file}")
     custom: Any = cast("dict[str, Any]", tables).get("custom", {})
     try:
-        _check_custom(kind, custom)
+        _check_custom(info, custom)
         return None if kind is None else msgspec.convert(custom, kind, dec_hook=converted)
     except msgspec.ValidationError as error:
         source = f"{_WORKER_TABLE}.custom " + ("(no config_file)" if file is None else f"in {file}")
@@ -129,13 +135,24 @@ def _check_worker_table(tables: object, source: str) -> None:
         )
 
 
-def _check_custom(kind: type[Any] | None, custom: Any) -> None:
+def _type_info(kind: type[Any]) -> msgspec.inspect.Type:
+    """Return what a `settings_type` is. A class that is not a dataclass, by mistake, would have no keys."""
+    with suppress(TypeError):  # not a type
+        info = msgspec.inspect.type_info(kind)
+        if hasattr(info, "fields"):
+            return info
+    raise InvalidArgument("settings_type", kind, "a dataclass, struct or TypedDict")
+
+
+def _check_custom(info: msgspec.inspect.Type | None, custom: Any) -> None:
     """Refuse keys that the type does not have, also in nested objects."""
-    info = None if kind is None else msgspec.inspect.type_info(kind)
+    if info is None and custom != {}:
+        found = "not a table"
+        if isinstance(custom, dict):
+            found = f"unknown key {next(iter(cast('dict[str, Any]', custom)))!r}"
+        raise msgspec.ValidationError(f"{found}; no key is known: the worker's class has no settings_type")
     if isinstance(custom, dict):
         _check_object(info, cast("dict[str, Any]", custom), "")
-    elif kind is None:
-        raise msgspec.ValidationError("not a table")
 
 
 def _check_object(kind: Any, given: dict[str, Any], place: str) -> None:
