@@ -67,7 +67,7 @@ def command(
         status = queue.status(task_id).status
         tell = partial(click.echo, err=True)
         log = FollowedLog(queue, task_id, _chosen_run(status, run_id), name, write, tell)
-        log.print(interval if follow else None, SystemClock())
+        log.print(interval if follow else None, SystemClock(), status)
 
 
 def _chosen_run(status: TaskStatus, run_id: int | None) -> int:
@@ -152,12 +152,16 @@ class FollowedLog:
         self._prefer = {"Prefer": f"wait={LONG_POLL}"}
         self._has_told_of_dead_stream = False
 
-    def print(self, interval: float | None, clock: Clock) -> None:
-        """Write the log; with an interval in seconds, ask for more until the run is resolved."""
+    def print(self, interval: float | None, clock: Clock, known: TaskStatus | None = None) -> None:
+        """Write the log; with an interval in seconds, ask for more until the run is resolved.
+
+        If the `known` status of the task says that the run is not resolved, an outage is waited out at once.
+        """
         if interval is None:
             self._print_last()
             return
-        look = PatientLook(self._look, clock)
+        unresolved = known if known is not None and self._is_unresolved(known) else None
+        look = PatientLook(self._look, clock, unresolved)
         while self._is_unresolved(look()):
             clock.sleep(interval)
 

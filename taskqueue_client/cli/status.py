@@ -254,13 +254,13 @@ def _read(queue: Queue, task_ids: Collection[str]) -> list[TaskAndStatus]:
 class PatientLook(Generic[T]):
     """Reads something with `look`; in an outage, returns what it read last: many graphs take hours.
 
-    If the first `look` fails, its error is raised: the settings may be wrong.
+    If the first `look` fails and nothing is `known`, its error is raised: the settings may be wrong.
     """
 
-    def __init__(self, look: Callable[[], T], clock: Clock) -> None:
+    def __init__(self, look: Callable[[], T], clock: Clock, known: T | None = None) -> None:
         self._look = look
         self._clock = clock
-        self._last: T | None = None
+        self._last = known
         self._outage_since: float | None = None
 
     def __call__(self) -> T:

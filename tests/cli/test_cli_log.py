@@ -24,6 +24,7 @@ from taskqueue_client.artifacts.sources import Block, Source
 from taskqueue_client.artifacts.storage import Incoming, no_progress
 from taskqueue_client.artifacts.transfers import Transfer
 from taskqueue_client.artifacts.uploading import RunArtifact, UploadOptions, uploading
+from taskqueue_client.cli import log
 from taskqueue_client.cli.failures import ExitStatus, Failure
 from taskqueue_client.cli.log import COMPARED, FollowedLog
 from taskqueue_client.clock import SystemClock
@@ -224,6 +225,32 @@ def test_a_follower_waits_out_each_outage_says_so_once_and_loses_no_line(
     trouble = re.escape(f"{local_queue.root_url} is in trouble (HTTP 503")
     assert len(notes) == 3
     assert all(re.fullmatch(f"{trouble}.*; retrying for an hour at most", each) for each in notes)
+
+
+def test_an_outage_after_the_first_response_is_waited_out(
+    running: Running, local_queue: LocalQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task_id, run_client = running
+    write(running, "one\n")
+    clock = Looks(lambda: run_client.report_completed(task_id, 0))
+    monkeypatch.setattr(log, "connect", lambda: Queue.from_env().with_options(attempts=1))
+    monkeypatch.setattr(log, "SystemClock", lambda: clock)
+    local_queue.faults.add(Respond("queue.artifact", status=503))
+    result = run("log", task_id)
+    assert (result.stdout, result.exit_code) == ("one\n", ExitStatus.DONE)
+    assert "is in trouble (HTTP 503" in result.stderr
+
+
+def test_an_outage_before_a_resolved_run_is_printed_is_an_error(
+    running: Running, local_queue: LocalQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task_id, run_client = running
+    write(running, "one\n")
+    run_client.report_completed(task_id, 0)
+    monkeypatch.setattr(log, "connect", lambda: Queue.from_env().with_options(attempts=1))
+    local_queue.faults.add(Respond("queue.artifact", status=503))
+    result = run("log", task_id)
+    assert (result.stdout, result.exit_code) == ("", ExitStatus.NO_RESPONSE)
 
 
 def test_a_log_whose_content_is_not_there_yet_is_waited_for(running: Running, queue: Queue) -> None:
