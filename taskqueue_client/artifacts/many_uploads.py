@@ -283,9 +283,12 @@ def upload_artifacts(
         The result, or the error, of each artifact.
 
     Raises:
-        InvalidArgument: An option is not valid. Problems of a single artifact are in the report.
+        InvalidArgument: The task, the run or an option is not valid. Problems of a single artifact are in the
+            report.
         OSError: The folder cannot be read.
     """
+    arguments.slugid("task_id", task_id)  # at once, and not once for each artifact
+    arguments.number("run_id", run_id)
     report = yield from reporter(progress)
     transfer = Transfer(client)
     storage = transfer.settings.storage_type if storage is None else storage

@@ -173,8 +173,8 @@ def for_route(
         InvalidArgument: The route is empty or too long, contains an empty word, or begins with `route.`.
     """
     allowed = f"words joined by dots, at most {LONGEST_KEY - len('route.')} bytes"
-    arguments.check_kind("route", route, str, allowed)
-    key = f"route.{_as_text(route)}"
+    route = arguments.text("route", route, _ROUTE, allowed)
+    key = f"route.{route}"
     if "" in route.split(".") or len(key.encode()) > LONGEST_KEY:
         raise InvalidArgument("route", route, allowed)
     if route.startswith("route."):  # the binding would match only `route.route.…`
@@ -212,6 +212,8 @@ MISSING: Final = "_"
 
 _VALUE: Final = re.compile(r"[a-zA-Z0-9_-]+")
 """The values that the Queue accepts for the fields of routing keys: no other value matches a message."""
+_ROUTE: Final = re.compile(r"[^\ud800-\udfff]+")
+"""Routes that UTF-8 can encode."""
 
 LONGEST_KEY: Final = 255
 """The most bytes of an AMQP routing key."""
@@ -348,9 +350,10 @@ def _matching(field: _Field, value: str | int | None) -> str:
         return arguments.slugid(field.name, value)
     if field.name == "run_id":
         return str(arguments.number(field.name, value, most=10**field.size - 1))
-    text = _as_text(value)
-    if not _VALUE.fullmatch(text) or len(text) > field.size:
-        raise InvalidArgument(field.name, value, f"1 to {field.size} of a-z A-Z 0-9 - _")
+    allowed = f"1 to {field.size} of a-z A-Z 0-9 - _"
+    text = arguments.text(field.name, value, _VALUE, allowed)
+    if len(text) > field.size:
+        raise InvalidArgument(field.name, value, allowed)
     return text
 
 

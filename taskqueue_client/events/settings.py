@@ -12,6 +12,7 @@ from typing import Final, Self, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from taskqueue_client import _arguments as arguments
+from taskqueue_client.credentials import check_environment
 from taskqueue_client.errors import InvalidArgument
 
 from .exchanges import Binding
@@ -73,6 +74,7 @@ class PulseSettings:
         _check_text("user", self.user, _NOT_EMPTY, f"the name of a RabbitMQ user, {_DECODED}")
         _check_text("password", self.password, _NOT_EMPTY, f"a str that is not empty, {_DECODED}")
         _check_text("vhost", self.vhost, _TEXT, f"a virtual host, {_DECODED}")
+        arguments.check_kind("ca_file", self.ca_file, str | os.PathLike | None)
         _check_text("ca_file", str(self.ca_file), _NO_NUL, "the path of a file, without NUL")
         arguments.check_kind("tls", self.tls, bool)
         if self.port is not None:
@@ -104,6 +106,7 @@ class PulseSettings:
         Raises:
             InvalidArgument: `PULSE_URL` is not set or is not an AMQP URL.
         """
+        check_environment(environ)
         url = (os.environ if environ is None else environ).get("PULSE_URL")
         if not url:
             raise InvalidArgument("PULSE_URL", url, _ALLOWED, "the environment variable is not set")

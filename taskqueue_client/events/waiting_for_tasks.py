@@ -178,6 +178,7 @@ class _Schedule:
     ) -> None:
         limit = seconds("timeout", timeout)
         check_kind("listener", listener, kind | None)
+        check_kind("clock", clock, Clock | None)
         self._clock = clock or SystemClock()
         self._timeout = math.inf if limit is None else limit
         self._deadline = self._clock.monotonic() + self._timeout

@@ -332,6 +332,14 @@ def test_a_concurrency_of_nothing_is_refused(client: EitherClient, concurrency: 
         client.upload_many({}, concurrency=concurrency)
 
 
+@pytest.mark.parametrize("wrong", [{"task_id": None}, {"task_id": "x"}, {"run_id": "0"}, {"run_id": -1}])
+def test_a_task_or_run_that_cannot_be_is_refused_at_once(client: EitherClient, wrong: dict[str, Any]) -> None:
+    [name] = wrong
+    run = {"task_id": client.run.task_id, "run_id": client.run.run_id, **wrong}
+    with pytest.raises(InvalidArgument, match=f"^{name}: "):
+        client.upload_artifacts(artifacts={"public/x": b"x"}, expires=client.run.expires, **run)
+
+
 @pytest.mark.parametrize("artifacts", [["x"], None, 5, b".", "", "a\0b"])
 def test_a_value_that_is_neither_contents_nor_a_folder_is_refused(
     client: EitherClient, artifacts: Any

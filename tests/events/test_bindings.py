@@ -64,7 +64,7 @@ def test_a_binding_to_a_group_exchange_matches_the_given_fields_and_any_other_va
     assert exchange(task_group_id=TASK, scheduler_id="s").routing_key_pattern == f"primary.{TASK}.s.#"
 
 
-@pytest.mark.parametrize("value", ["a.b", "", "#", "*", "a*", "a b", "a/b", b"x", "x" * 39])
+@pytest.mark.parametrize("value", ["a.b", "", "#", "*", "a*", "a b", "a/b", b"x", "x" * 39, True, 5])
 def test_an_invalid_field_of_a_binding_is_refused_with_its_name(value: Any) -> None:
     with pytest.raises(InvalidArgument, match="worker_group: "):
         events.task_running(worker_group=value)
@@ -102,7 +102,7 @@ def test_for_route_binds_to_the_given_exchanges_only() -> None:
     assert binding == Binding(PREFIX + "task-completed", "route.a")
 
 
-@pytest.mark.parametrize("route", ["", "a..b", ".a", "x" * 250, ["a"], None])
+@pytest.mark.parametrize("route", ["", "a..b", ".a", "x" * 250, "\ud800", ["a"], None])
 def test_an_invalid_route_is_refused(route: Any) -> None:
     with pytest.raises(InvalidArgument, match="route: "):
         events.for_route(route)

@@ -72,6 +72,9 @@ def test_an_environment_without_a_url_is_refused_by_name() -> None:
         PulseSettings.from_env({})
     with pytest.raises(InvalidArgument, match="PULSE_URL: '<not shown>' is not valid; expected amqps://"):
         PulseSettings.from_env({"PULSE_URL": f"http://u:{SECRET}@h/"})
+    given: Any = f"amqp://u:{SECRET}@h/"
+    with pytest.raises(InvalidArgument, match="environ: <class 'str'> is not valid; expected a dict"):
+        PulseSettings.from_env(given)
 
 
 @pytest.mark.parametrize(
@@ -170,6 +173,7 @@ def test_a_file_without_authorities_is_named(tmp_path: Path) -> None:
         ({"port": "5672"}, "port: '5672'"),
         ({"heartbeat": -1}, "heartbeat: -1"),
         ({"heartbeat": 2.5}, "heartbeat: 2.5"),
+        ({"ca_file": True}, "ca_file: True is not valid; expected str or PathLike or None"),
     ],
 )
 def test_an_invalid_setting_is_refused_with_its_name(change: dict[str, Any], words: str) -> None:

@@ -149,6 +149,12 @@ async def test_a_value_that_is_not_a_listener_is_refused(function: Any) -> None:
         await function(AsyncScripted(*LIFE), TASK, listener="x", clock=RestlessClock())
 
 
+@pytest.mark.parametrize("function", [wait_for_task, wait_for_group])
+def test_a_value_that_is_not_a_clock_is_refused(function: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"^clock: 5 is not valid; expected Clock or None"):
+        function(Scripted(*LIFE), TASK, clock=5)
+
+
 @pytest.mark.parametrize("timeout", ["5", float("nan")])
 def test_a_timeout_that_would_never_end_is_refused(timeout: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"timeout: .* expected a number of seconds, whole numbers"):
