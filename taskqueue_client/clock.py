@@ -64,9 +64,16 @@ class MovableClock:
     Args:
         start: The initial time, in seconds since the epoch; default: the machine's time.
         held: Whether the clock is held from the start.
+
+    Raises:
+        TypeError: `start` is not a number.
     """
 
     def __init__(self, start: float | None = None, *, held: bool = False) -> None:
+        if start is not None and not isinstance(start, (int, float)):  # pyright: ignore[reportUnnecessaryIsInstance] # any type
+            raise TypeError(
+                f"start: {start!r} is not valid; expected seconds since the epoch (datetime.timestamp())"
+            )
         self._moved = threading.Condition()
         self._epoch = time.time() if start is None else start
         self._offset = 0.0

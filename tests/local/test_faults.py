@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -100,6 +100,12 @@ def test_a_fault_from_code_is_checked_like_one_from_json() -> None:
 def test_what_is_not_a_fault_is_refused_with_an_example(given: Any) -> None:
     with pytest.raises(TypeError, match=r"fault: .* expected a fault such as Drop\('queue.createTask'\)"):
         make_injector().faults.add(given)
+
+
+@pytest.mark.parametrize("start", ["2026-11-30T12:00:00Z", datetime(2026, 11, 30, tzinfo=UTC)])
+def test_a_clock_starts_at_a_number_of_seconds(start: Any) -> None:
+    with pytest.raises(TypeError, match=r"start: .* is not valid; expected seconds since the epoch"):
+        MovableClock(start)
 
 
 @pytest.mark.parametrize("given", [{"seconds": "5 minutes"}, {"seconds": timedelta(1)}, {"hours": None}])
