@@ -180,7 +180,10 @@ class WorkerMetrics:
 
     def exposition(self, accept: str = "") -> tuple[bytes, str]:
         """Return all metrics, and the content type: OpenMetrics, or Prometheus' text format."""
-        encode, content_type = choose_encoder(accept)
+        try:
+            encode, content_type = choose_encoder(accept)
+        except TypeError:  # prometheus_client compares versions, and "1.x" has a part that is not a number
+            encode, content_type = choose_encoder("")
         return encode(self._registry), content_type
 
     def _show_worker(self, identity: WorkerIdentity) -> None:

@@ -83,6 +83,16 @@ def test_the_metrics_are_prometheus_text_for_everybody_else(metrics: WorkerMetri
     }
 
 
+@pytest.mark.parametrize("kind", ["application/openmetrics-text", "text/plain"])
+@pytest.mark.parametrize("version", ["x", "1.x", "1..0", ""])
+def test_a_version_that_is_not_a_number_is_not_an_error(
+    metrics: WorkerMetrics, kind: str, version: str
+) -> None:
+    text, content_type = metrics.exposition(f"{kind};version={version}")
+    assert b"taskqueue_worker_tasks" in text
+    assert content_type.startswith(("text/plain; version=0.0.4", "application/openmetrics-text; version="))
+
+
 def documented() -> dict[str, tuple[str, set[str]]]:
     """Return the types and labels of the metrics in the table of the documentation."""
     page = Path(__file__).parents[2] / "docs" / "how-to" / "metrics.md"
