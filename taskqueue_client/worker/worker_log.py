@@ -178,10 +178,10 @@ class StandardErrorLog(logging.Handler):
     def _write(self, record: logging.LogRecord) -> bool:
         """Write a record; return whether all of it was written."""
         try:
-            text = "\n" * self._is_cut + self.format(record) + "\n"
-        except Exception:  # noqa: BLE001 - as in logging's handlers: the program goes on after a bad message
-            self.handleError(record)
-            return True
+            line = self.format(record)
+        except Exception as error:  # noqa: BLE001 - as in logging's handlers: the program goes on
+            line = self.format(_note_of_unformattable(record, error))
+        text = "\n" * self._is_cut + line + "\n"
         content = rest = memoryview(text.encode(self._encoding, "backslashreplace"))  # no copies
         until = time.monotonic() + (0 if self._dropped else self._patience)
         with suppress(OSError):  # the reader is gone, or the disk is full
@@ -189,6 +189,15 @@ class StandardErrorLog(logging.Handler):
                 rest = rest[os.write(self._file, rest[: select.PIPE_BUF]) :]  # a longer write could block
         self._is_cut = bool(rest) and (self._is_cut or len(rest) < len(content))
         return not rest
+
+
+def _note_of_unformattable(record: logging.LogRecord, error: Exception) -> logging.LogRecord:
+    """Return a record about a wrong one: `handleError` would wait for the reader, and does not write JSON."""
+    text = "a log record of %s, line %s, cannot be formatted: %s: %s"
+    arguments = (record.pathname, record.lineno, type(error).__name__, error)
+    return logging.LogRecord(
+        record.name, logging.ERROR, record.pathname, record.lineno, text, arguments, None
+    )
 
 
 def drop_unread_output() -> None:

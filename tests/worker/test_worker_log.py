@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from io import StringIO
@@ -30,6 +31,9 @@ class Pipe:
 
     def log(self, message: str, *arguments: object) -> None:
         self._log.handle(logging.makeLogRecord({"msg": message, "args": arguments}))
+
+    def format_with(self, formatter: logging.Formatter) -> None:
+        self._log.setFormatter(formatter)
 
     def fill(self) -> None:
         os.set_blocking(self.writing, False)
@@ -126,13 +130,44 @@ def test_a_reader_that_is_gone_is_not_an_error(pipe: Pipe) -> None:
     pipe.log("one")
 
 
-def test_a_message_that_cannot_be_formatted_is_skipped(
-    pipe: Pipe, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_message_that_cannot_be_formatted_is_replaced_by_a_line_that_says_so(pipe: Pipe) -> None:
     pipe.log("%d", "one")
     pipe.log("two")
-    assert pipe.read() == "two\n"
-    assert "Arguments: ('one',)" in capsys.readouterr().err
+    lines = pipe.read().splitlines()
+    assert lines[0].endswith("cannot be formatted: TypeError: %d format: a real number is required, not str")
+    assert lines[1:] == ["two"]
+
+
+def test_a_line_about_a_message_that_cannot_be_formatted_is_json_as_well(pipe: Pipe) -> None:
+    pipe.format_with(JsonFormatter("w1"))
+    pipe.log("%d", "one")
+    line = json.loads(pipe.read())
+    assert "cannot be formatted: TypeError: %d format" in line["message"]
+    assert (line["level"], line["worker_id"]) == ("ERROR", "w1")
+
+
+def test_a_message_that_cannot_be_formatted_waits_for_no_reader() -> None:
+    program = """
+        import logging, os
+        from contextlib import suppress
+        from taskqueue_client.worker.worker_log import log_handler
+
+        os.set_blocking(2, False)
+        with suppress(BlockingIOError):
+            while True:
+                os.write(2, b"x" * 4096)
+        os.set_blocking(2, True)
+        logging.basicConfig(handlers=[log_handler()])
+        logging.error("%d", "one")
+        os._exit(7)
+    """
+    reading, writing = os.pipe()
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    try:
+        assert subprocess.run(command, check=False, stderr=writing, timeout=60).returncode == 7
+    finally:
+        os.close(reading)
+        os.close(writing)
 
 
 def test_a_closed_standard_error_is_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
