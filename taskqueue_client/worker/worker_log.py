@@ -19,16 +19,32 @@ from typing import Any
 from taskqueue_client._arguments import printable
 
 
-class _StaysEnabled:
-    """A base class of loggers that cannot be disabled; their level still counts.
+class _Robust(logging.Logger):
+    """A logger that cannot be disabled, and that raises no errors of handlers and filters.
 
     `logging.config` disables the loggers that a new configuration omits. A handler that configures logging
-    would silence the worker, for example about a shutdown or a lost claim.
+    would silence the worker, for example about a shutdown or a lost claim. The level still counts.
+
+    An error of a handler or filter of the program, as in an outage of a log service, would end the work on
+    a run without a report, or the worker.
     """
 
     def __setattr__(self, name: str, value: object) -> None:
         if name != "disabled":
             super().__setattr__(name, value)
+
+    def handle(self, record: logging.LogRecord) -> None:
+        """Pass a record to the handlers."""
+        try:
+            super().handle(record)
+        except Exception:  # noqa: BLE001 - whatever a handler of the program raises
+            if logging.raiseExceptions:
+                text = "a handler or filter of the program's logging failed for the record %r of %s"
+                where = (record.msg, record.name)
+                note = logging.LogRecord(__name__, logging.ERROR, "", 0, text, where, sys.exc_info())
+                note_handler = log_handler()
+                note_handler.setFormatter(LogFormatter())
+                note_handler.handle(note)
 
 
 class LoggedRun:
@@ -54,7 +70,7 @@ log = logging.getLogger("taskqueue_client.worker")
 log.addFilter(_name_run)
 log.disabled = False  # the program may have asked for this logger before, and then configured logging
 # The class that the logger has, which the program may have set (`logging.setLoggerClass`), stays a base.
-log.__class__ = type("WorkerLogger", (_StaysEnabled, type(log)), {})
+log.__class__ = type("WorkerLogger", (_Robust, type(log)), {})
 
 PATIENCE = 1.0
 """Seconds to wait for the reader of standard error, which may be busy."""

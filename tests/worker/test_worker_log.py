@@ -217,6 +217,28 @@ log.warning("claim expired")
     assert errors_of(program) == "claim expired\n"
 
 
+@pytest.mark.parametrize("kind", ["Handler", "Filter"])
+def test_a_log_handler_or_filter_that_raises_does_not_fail_the_worker(kind: str) -> None:
+    program = f"""
+import logging
+from taskqueue_client.worker.worker_log import log
+
+class Failing(logging.{kind}):
+    def emit(self, record): raise ConnectionError("no log service")
+    filter = emit
+
+getattr(log, "add{kind}")(Failing())
+log.warning("claim %s expired", 1)
+logging.raiseExceptions = False
+log.warning("claim %s expired", 2)
+"""
+    lines = errors_of(program).splitlines()
+    failed = "a handler or filter of the program's logging failed for the record 'claim %s expired' of"
+    assert f"ERROR {failed} taskqueue_client.worker" in lines[0]
+    assert lines[-1] == "  ConnectionError: no log service"
+    assert sum(failed in each for each in lines) == 1
+
+
 WORKER = """
 import logging
 from taskqueue_client import LocalQueue, Queue, WorkerLoop, slugid, task_definition
@@ -247,6 +269,19 @@ def test_run_logs_to_standard_error_if_the_program_does_not_configure_logging(*,
     assert [" begins " in each for each in events[1:]] == [True, False, False]
     assert " ended: completed after " in events[2]
     assert events[3] == "worker has ended"
+
+
+def test_runs_are_reported_though_a_log_handler_raises() -> None:
+    program = f"""{WORKER}
+class Failing(logging.Handler):
+    def emit(self, record): raise ConnectionError("no log service")
+
+logging.getLogger("taskqueue_client.worker").addHandler(Failing())
+logging.getLogger("taskqueue_client.worker").setLevel(logging.INFO)
+work(kind=type("Printing", (Worker,), {{"on_task_end": lambda self, end: print(end.outcome)}}))
+"""
+    command = [sys.executable, "-c", program]
+    assert subprocess.run(command, check=True, text=True, capture_output=True).stdout == "completed\n"
 
 
 @pytest.mark.parametrize(
