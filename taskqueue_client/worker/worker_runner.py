@@ -376,7 +376,8 @@ class JsonFormatter(logging.Formatter):
         handled = handled_run.get() or (None, None)
         for name, of_handler in zip(("task_id", "run_id"), handled, strict=True):
             if (value := getattr(record, name, of_handler)) is not None:
-                document[name] = value
+                # A program may set it to anything in `extra`.
+                document[name] = value if isinstance(value, str | int) else str(value)
         if record.exc_info:
             document["traceback"] = record.exc_text or self.formatException(record.exc_info)
         return document

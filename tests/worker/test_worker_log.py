@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import uuid
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from io import StringIO
@@ -94,6 +95,13 @@ def test_a_line_of_json_is_valid_in_each_encoding_and_does_not_control_a_termina
     assert shown.isascii()
     assert shown.isprintable()
     assert json.loads(shown)["message"] == text
+
+
+@pytest.mark.parametrize("value", [uuid.UUID(int=7), float("nan"), b"x"])
+def test_a_line_of_json_has_the_extra_fields_of_a_program_as_strings(value: object) -> None:
+    record = logging.makeLogRecord({"msg": "built", "task_id": value, "run_id": 0})
+    line = json.loads(JsonFormatter().format(record))
+    assert (line["message"], line["task_id"], line["run_id"]) == ("built", str(value), 0)
 
 
 def test_a_long_line_is_written_as_a_whole(pipe: Pipe) -> None:
