@@ -45,7 +45,7 @@ _FLAT = (str, int, float, NoneType)
 
 
 def current_schema(given: Mapping[str, Any] | None, checked: PayloadSchema | None) -> PayloadSchema | None:
-    """Return the checked `payload_schema`, also of a worker whose `__init__` or `on_start` has set another one.
+    """Return the checked `payload_schema`, also of a worker whose `__init__` or `on_start` has set another.
 
     Raises:
         InvalidArgument: The schema is not allowed.
