@@ -98,8 +98,9 @@ def _submit(queue: Queue, graph: Graph, *, is_new_group: bool) -> None:
 @contextmanager
 def _interruption_explained(graph: Graph, *, is_new_group: bool) -> Generator[None]:
     """Say at once what a signal may have left behind: `submit_graph` first waits for calls in progress."""
+    is_main = threading.current_thread() is threading.main_thread()
     found = {each: signal.getsignal(each) for each in (signal.SIGINT, *ENDING)}
-    before = {each: handler for each, handler in found.items() if callable(handler)}
+    before = {each: handler for each, handler in found.items() if is_main and callable(handler)}
 
     def restore() -> None:
         for each, handler in before.items():
@@ -113,9 +114,8 @@ def _interruption_explained(graph: Graph, *, is_new_group: bool) -> Generator[No
             click.echo("Waiting for calls in progress; interrupt again (Ctrl-C) to end now", err=True)
         before[signal.Signals(number)](number, frame)
 
-    if threading.current_thread() is threading.main_thread():
-        for each in before:
-            signal.signal(each, explain)
+    for each in before:
+        signal.signal(each, explain)
     try:
         yield
     finally:

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
@@ -507,6 +508,13 @@ def test_a_signal_while_submitting_says_how_to_cancel_what_was_created(
     assert (process.returncode, output) == (128 + number, "")
     advised = status["taskId"] if group else f"--group {status['taskGroupId']}"
     assert f"to cancel what was created: taskqueue cancel {advised}" in errors.splitlines()[0]
+
+
+@pytest.mark.usefixtures("deployment")
+def test_a_program_may_submit_in_a_thread_that_does_not_get_signals(definition: dict[str, Any]) -> None:
+    with ThreadPoolExecutor() as threads:
+        result = threads.submit(run, "submit", write(definition)).result()
+    assert result.exit_code == ExitStatus.DONE
 
 
 def test_the_first_ctrl_c_says_what_the_command_waits_for_and_the_second_ends_the_process(
