@@ -20,18 +20,11 @@ from taskqueue_client._arguments import printable
 
 
 class _Robust(logging.Logger):
-    """A logger that cannot be disabled, and that raises no errors of handlers and filters.
-
-    `logging.config` disables the loggers that a new configuration omits. A handler that configures logging
-    would silence the worker, for example about a shutdown or a lost claim. The level still counts.
+    """A logger that raises no errors of handlers and filters.
 
     An error of a handler or filter of the program, as in an outage of a log service, would end the work on
     a run without a report, or the worker.
     """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name != "disabled":
-            super().__setattr__(name, value)
 
     def handle(self, record: logging.LogRecord) -> None:
         """Pass a record to the handlers."""
@@ -45,6 +38,18 @@ class _Robust(logging.Logger):
                 note_handler = log_handler()
                 note_handler.setFormatter(LogFormatter())
                 note_handler.handle(note)
+
+
+class _StaysEnabled(_Robust):
+    """A logger that cannot be disabled; its level still counts.
+
+    `logging.config` disables the loggers that a new configuration omits. A handler that configures logging
+    would silence the worker, for example about a shutdown or a lost claim.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name != "disabled":
+            super().__setattr__(name, value)
 
 
 class LoggedRun:
@@ -69,8 +74,10 @@ handled_run: ContextVar[tuple[str, int] | None] = ContextVar("handled run", defa
 log = logging.getLogger("taskqueue_client.worker")
 log.addFilter(_name_run)
 log.disabled = False  # the program may have asked for this logger before, and then configured logging
-# The class that the logger has, which the program may have set (`logging.setLoggerClass`), stays a base.
-log.__class__ = type("WorkerLogger", (_Robust, type(log)), {})
+_clients = logging.getLogger("taskqueue_client")  # they log in the worker's threads
+for _kind, _logger in ((_StaysEnabled, log), (_Robust, _clients)):
+    # The class that a logger has, which the program may have set (`logging.setLoggerClass`), stays a base.
+    _logger.__class__ = type("WorkerLogger", (_kind, type(_logger)), {})
 
 PATIENCE = 1.0
 """Seconds to wait for the reader of standard error, which may be busy."""
@@ -196,7 +203,7 @@ class StandardErrorLog(logging.Handler):
         try:
             line = self.format(record)
         except Exception as error:  # noqa: BLE001 - as in logging's handlers: the program goes on
-            line = self.format(_note_of_unformattable(record, error))
+            line = self.format(note_of_unformattable(record, error))
         text = "\n" * self._is_cut + line + "\n"
         content = rest = memoryview(text.encode(self._encoding, "backslashreplace"))  # no copies
         until = time.monotonic() + (0 if self._dropped else self._patience)
@@ -207,7 +214,7 @@ class StandardErrorLog(logging.Handler):
         return not rest
 
 
-def _note_of_unformattable(record: logging.LogRecord, error: Exception) -> logging.LogRecord:
+def note_of_unformattable(record: logging.LogRecord, error: Exception) -> logging.LogRecord:
     """Return a record about a wrong one: `handleError` would wait for the reader, and does not write JSON."""
     text = "a log record of %s, line %s, cannot be formatted: %s: %s"
     arguments = (record.pathname, record.lineno, type(error).__name__, error)

@@ -27,7 +27,7 @@ from taskqueue_client._transport.network import forget_in_children
 from taskqueue_client.credentials import Credentials, checked
 from taskqueue_client.errors import InvalidArgument
 
-from .worker_log import UnlockedHandler, handled_run, is_read, log, log_handler
+from .worker_log import UnlockedHandler, handled_run, is_read, log, log_handler, note_of_unformattable
 
 CAPABILITIES = frozenset({"error-report", "graceful-termination", "log", "new-credentials", "shutdown"})
 
@@ -275,7 +275,9 @@ class WorkerRunner:
         """
         if self._writer is None or not self._writer.is_alive():  # in a forked child, it is the parent's
             return
-        if self._protocol.holds_report:
+        with self._lock:
+            waits_for_welcome = self._protocol.holds_report
+        if waits_for_welcome:
             self._welcomed.wait(TIME_TO_FLUSH)
         written = threading.Event()
         self._outbox.put(written)
@@ -402,11 +404,9 @@ class RunnerLog(UnlockedHandler):
         """Send or write a record."""
         try:
             body = self._json.document(record)
-            is_sent = self._runner.send_log({"textPayload": body.pop("message"), **body})
-        except Exception:  # noqa: BLE001 - as in logging's handlers: the program goes on after a bad message
-            self.handleError(record)
-            return
-        if not is_sent:
+        except Exception as error:  # noqa: BLE001 - as in logging's handlers: the program goes on
+            body = self._json.document(note_of_unformattable(record, error))
+        if not self._runner.send_log({"textPayload": body.pop("message"), **body}):
             self._standard_error.setFormatter(self.formatter)
             self._standard_error.handle(record)
 

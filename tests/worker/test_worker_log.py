@@ -279,14 +279,19 @@ def test_run_logs_to_standard_error_if_the_program_does_not_configure_logging(*,
     assert events[3] == "worker has ended"
 
 
-def test_runs_are_reported_though_a_log_handler_raises() -> None:
+@pytest.mark.parametrize("name", ["taskqueue_client.worker", "taskqueue_client"])
+def test_runs_are_reported_though_a_log_handler_raises(name: str) -> None:
     program = f"""{WORKER}
+import time
+from taskqueue_client.clock import MovableClock
+
 class Failing(logging.Handler):
     def emit(self, record): raise ConnectionError("no log service")
 
-logging.getLogger("taskqueue_client.worker").addHandler(Failing())
-logging.getLogger("taskqueue_client.worker").setLevel(logging.INFO)
-work(kind=type("Printing", (Worker,), {{"on_task_end": lambda self, end: print(end.outcome)}}))
+logging.getLogger("{name}").addHandler(Failing())
+logging.getLogger("{name}").setLevel(logging.INFO)
+work(kind=type("Printing", (Worker,), {{"on_task_end": lambda self, end: print(end.outcome)}}),
+     clock=MovableClock(time.time() - 900))  # differs from the Queue's
 """
     command = [sys.executable, "-c", program]
     assert subprocess.run(command, check=True, text=True, capture_output=True).stdout == "completed\n"
