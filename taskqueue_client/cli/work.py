@@ -20,10 +20,12 @@ from taskqueue_client.artifacts import ArtifactError
 from taskqueue_client.errors import CallFailed
 from taskqueue_client.events.settings import PulseSettings
 from taskqueue_client.worker.commands.linux_processes import heed_sigterm
+from taskqueue_client.worker.commands.masking import Secrets
 from taskqueue_client.worker.config import WorkerConfig, meaning_of
 from taskqueue_client.worker.config_sources import setting_of_text
 from taskqueue_client.worker.loop import WorkerLoop, check_has_settings
 from taskqueue_client.worker.outcomes import InternalError
+from taskqueue_client.worker.session import report_error
 from taskqueue_client.worker.worker_log import LogFormatter, log, log_handler
 from taskqueue_client.worker.worker_runner import JsonFormatter, RunnerLog, WorkerRunner
 
@@ -103,30 +105,50 @@ def command(
     as_json = as_json or log_format == "json"
     handler = _set_up_logs(runner, as_json=as_json)
     with _errors_logged(handler) if as_json and runner is None else nullcontext():
-        connect_with_credentials().close()  # fails if a variable is missing, and names it
-        given: dict[str, Any] = {
-            name: setting_of_text(name, value) if isinstance(value, str) else value
-            for name, value in settings.items()
-        }
-        pulse = PulseSettings.from_env() if os.environ.get("PULSE_URL") else None
-        if task_source == "azure":
-            from taskqueue_client.legacy import AzureTaskSource  # noqa: PLC0415 - few workers poll
+        with _errors_reported(runner, secrets := Secrets()), connect_with_credentials() as queue:
+            if queue.credentials is not None:
+                secrets.add_credentials(queue.credentials)
+            given: dict[str, Any] = {
+                name: setting_of_text(name, value) if isinstance(value, str) else value
+                for name, value in settings.items()
+            }
+            pulse = PulseSettings.from_env() if os.environ.get("PULSE_URL") else None
+            if task_source == "azure":
+                from taskqueue_client.legacy import AzureTaskSource  # noqa: PLC0415 - few workers poll
 
-            given["task_source"] = AzureTaskSource
-        given.update(config_file=config_file, runner=runner, pulse=pulse)
-        kind = _worker_class(worker, given)
+                given["task_source"] = AzureTaskSource
+            given.update(config_file=config_file, runner=runner, pulse=pulse)
+            made = _made(_worker_class(worker, given), given)
+        if as_json:
+            handler.setFormatter(JsonFormatter(made.config.worker_id))
         with _errors_of_machine():
-            try:
-                made = kind(**given)
-            except ImportError as error:
-                raise Failure(str(error)) from error  # names the extra
-            try:
-                check_has_settings(made)
-            except RuntimeError as error:
-                raise Failure(str(error)) from error
-            if as_json:
-                handler.setFormatter(JsonFormatter(made.config.worker_id))
             made.run()
+
+
+def _made(kind: type[WorkerLoop], given: dict[str, Any]) -> WorkerLoop:
+    with _errors_of_machine():
+        try:
+            made = kind(**given)
+        except ImportError as error:
+            raise Failure(str(error)) from error  # names the extra
+    try:
+        check_has_settings(made)
+    except RuntimeError as error:
+        raise Failure(str(error)) from error
+    return made
+
+
+@contextmanager
+def _errors_reported(runner: WorkerRunner | None, secrets: Secrets) -> Generator[None]:
+    """Report an error to worker-runner that ends the command before the worker runs, and reports its own."""
+    try:
+        yield
+    except Exception as error:
+        if runner is not None:
+            runner.start(on_termination=str, on_credentials=str, on_closed=str)  # without effect
+            report_error(runner, error, secrets)
+            runner.flush()
+        raise
 
 
 @contextmanager

@@ -164,6 +164,11 @@ from taskqueue_client import WorkerLoop
 print("noise of an import")
 
 class Runnable(WorkerLoop):
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        if "BROKEN" in os.environ:
+            raise ValueError(f"no disk for {self.credentials.access_token}")
+
     def on_start(self):
         if "FAILS" in os.environ:
             logging.warning("starts to fail")
@@ -259,7 +264,10 @@ def start(world: World, tmp_path: Path) -> Start:
 
     @contextmanager
     def starting(
-        *options: str, credentials: Credentials = world.local.credentials, reads_errors: bool = True
+        *options: str,
+        credentials: Credentials = world.local.credentials,
+        reads_errors: bool = True,
+        **variables: str,
     ) -> Generator[Parent]:
         environment = {
             **os.environ,
@@ -270,6 +278,7 @@ def start(world: World, tmp_path: Path) -> Start:
             "TASKQUEUE_TASK_QUEUE_ID": TASK_QUEUE_ID,
             "TASKQUEUE_WORKER_GROUP": "group",
             "TASKQUEUE_WORKER_ID": "worker",
+            **variables,
         }
         command = [*COMMAND, "work", "runnable:Runnable", "--worker-runner", *options]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -426,6 +435,25 @@ def test_an_error_of_on_start_is_reported_to_the_runner_without_secrets(
     (report,) = parent.of_type("error-report")
     assert (report["title"], report["kind"]) == ("ValueError", "internal-error")
     assert report["description"].startswith("no disk for [masked]")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "described"),
+    [
+        ("BROKEN", "1", "no disk for [masked]"),
+        ("TASKQUEUE_CONCURRENCY", "none", "TASKQUEUE_CONCURRENCY: 'none' is not valid"),
+        ("TASKCLUSTER_ROOT_URL", "", "TASKCLUSTER_ROOT_URL"),
+    ],
+)
+def test_an_error_before_the_worker_runs_is_reported_to_the_runner(
+    start: Start, variable: str, value: str, described: str
+) -> None:
+    with start(**{variable: value}) as parent:
+        parent.send(WELCOME)
+        assert parent.ended() in {1, 2}
+    (report,) = parent.of_type("error-report")
+    assert report["kind"] == "internal-error"
+    assert described in report["description"]
 
 
 def test_a_port_that_is_taken_is_reported_to_the_runner(start: Start) -> None:
@@ -664,6 +692,17 @@ def test_a_message_whose_arguments_do_not_fit_does_not_fail_the_code_that_logs_i
     record = logging.makeLogRecord({"msg": "%d files", "args": ("many",)})
     RunnerLog(WorkerRunner(0, 1)).handle(record)
     assert "Message: '%d files'" in capsys.readouterr().err
+
+
+def test_a_message_that_cannot_be_formatted_is_replaced_by_a_line_that_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with welcomed(monkeypatch) as (handler, runner, from_worker):
+        assert os.read(from_worker, 2**16).startswith(b'~{"type": "hello"')
+        handler.handle(logging.makeLogRecord({"msg": "%d files", "args": ("many",)}))
+        handler.handle(logging.makeLogRecord({"msg": "last"}))
+        runner.flush()
+        assert b"cannot be formatted: TypeError: %d format" in os.read(from_worker, 2**16)
 
 
 def test_a_connection_that_the_runner_resets_is_one_that_it_has_closed() -> None:
