@@ -11,7 +11,7 @@ from taskqueue_client._version import __version__
 
 from .api_responses import Response, ResponseRefused, TransportFailed
 from .conversation import Call
-from .wire import Attempt, Origin, Request
+from .wire import Attempt, Origin, Request, log
 
 try:
     from opentelemetry import context, trace
@@ -19,9 +19,30 @@ except ImportError as error:
     raise ImportError("tracing needs opentelemetry-api: pip install 'taskqueue_client[otel]'") from error
 
 
-def tracer() -> trace.Tracer:
-    """Return the package's tracer, from the tracer provider of the program."""
-    return trace.get_tracer("taskqueue_client", __version__)
+class RobustTracer:
+    """The package's tracer, from the tracer provider of the program.
+
+    Samplers and span processors of the program may raise: that must end neither a call nor a worker.
+    """
+
+    def __init__(self) -> None:
+        self._tracer = trace.get_tracer("taskqueue_client", __version__)
+
+    def start_span(self, name: str, parent: context.Context | None = None, **options: Any) -> trace.Span:
+        """Return a started span; one that is not recorded if the program's code fails."""
+        try:
+            return self._tracer.start_span(name, parent, **options)
+        except Exception as error:  # noqa: BLE001 - whatever the program's code raises
+            log.warning("the span %r is not recorded: %s: %s", name, type(error).__name__, error)
+            return trace.INVALID_SPAN
+
+
+def end(span: trace.Span) -> None:
+    """End a span; log an error of the program's span processors."""
+    try:
+        span.end()
+    except Exception as error:  # noqa: BLE001 - whatever the program's code raises
+        log.warning("a span processor failed at the end of a span: %s: %s", type(error).__name__, error)
 
 
 def fail(span: trace.Span, error_type: str) -> None:
@@ -43,7 +64,7 @@ class CallSpans:
         self._server: dict[str, str | int] = {"server.address": host.strip("[]"), "server.port": int(port)}
         self._root_url = root_url
         self._shown = f"{parts.scheme}://{host}:{port}{'/REDACTED' if parts.path else ''}"
-        self._tracer = tracer()
+        self._tracer = RobustTracer()
 
     def around(
         self, call: Call[Any], attempt: Attempt, resends: int
@@ -60,13 +81,13 @@ class CallSpans:
             status, error_type = _failed(failure)
             span = self._span(call, attempt.request, resends, status, began, parent)
             fail(span, error_type)
-            span.end()
+            end(span)
             raise
         assert response is not None  # noqa: S101 - `Attempts` guarantees it
         span = self._span(call, attempt.request, resends, response.status, began, parent)
         if response.status not in call.accepts:
             fail(span, str(response.status))
-        span.end()
+        end(span)
         return response
 
     def _span(

@@ -13,7 +13,8 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import Token
 from typing import Any, Self, cast
 
-from taskqueue_client._protocol.call_spans import fail, tracer  # explains a missing opentelemetry-api
+# This import explains a missing opentelemetry-api.
+from taskqueue_client._protocol.call_spans import RobustTracer, end, fail
 
 from opentelemetry import context, propagate, trace  # isort: skip
 
@@ -43,7 +44,7 @@ class OpenTelemetryTracing(Tracing):
     def __init__(self, identity: WorkerIdentity, root_url: str) -> None:
         self._identity = identity
         self._root_url = root_url
-        self._tracer = tracer()
+        self._tracer = RobustTracer()
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
             log.warning(
                 "tracing is on, but the program has no tracer provider, so no spans are recorded: "
@@ -69,7 +70,7 @@ class OpenTelemetryTracing(Tracing):
         """See `Tracing`."""
         span = self._claim_span(began, task_queue_id)
         fail(span, type(error).__qualname__)
-        span.end()
+        end(span)
 
     def _claim_span(self, began: int, task_queue_id: str) -> trace.Span:
         attributes = {
@@ -88,7 +89,7 @@ class OpenTelemetryTracing(Tracing):
         parent = _context_of(claim)
         span = self._tracer.start_span(
             f"run {claim.status.task_queue_id}",
-            context=parent,
+            parent,
             attributes=self._attributes_of(claim),
             links=[trace.Link(link)] if link.is_valid else None,
         )
@@ -148,7 +149,7 @@ class _CurrentSpan(Span):
             context.detach(self._token)
         if kind is not None:
             fail(self._span, kind.__qualname__)
-        self._span.end()
+        end(self._span)
 
 
 class _RunTrace(RunTrace):
@@ -168,4 +169,4 @@ class _RunTrace(RunTrace):
     def end(self) -> None:
         if not self._has_outcome:
             self.set_outcome(LOST, LossReason.OTHER.value, None)
-        self._span.end()
+        end(self._span)

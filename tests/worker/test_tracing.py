@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -146,6 +147,29 @@ def test_a_trace_context_for_which_the_propagator_fails_does_not_end_the_worker(
     assert [world.queue.status(each).status.state for each in (task_id, other)] == ["completed"] * 2
     assert all(each.parent is None for each in spans.named(RUN))
     assert f"ignoring the trace context of task {task_id}: ValueError" in caplog.messages
+
+
+class FailingProcessor(SpanProcessor):
+    """A span processor with an error, at the start or the end of spans."""
+
+    def __init__(self, name: str) -> None:
+        setattr(self, name, self._fail)
+
+    def _fail(self, *_: object, **__: object) -> None:
+        raise ConnectionError("no collector")
+
+
+@pytest.mark.parametrize("name", ["on_start", "on_end"])
+def test_runs_are_reported_though_a_span_processor_raises(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(FailingProcessor(name))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    task_id = world.create()
+    work(world, lambda task: task.run_command(["true"]), tracing=True)
+    assert world.queue.status(task_id).status.state == "completed"
+    assert "ConnectionError: no collector" in caplog.text
 
 
 @pytest.mark.parametrize("is_async", [False, True])
