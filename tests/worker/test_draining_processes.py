@@ -125,11 +125,16 @@ def test_the_first_process_of_a_container_ends_if_sigterm_comes_while_it_starts(
     tmp_path: Path, command: list[str]
 ) -> None:
     """Otherwise, `docker stop` kills it some seconds later, with the runs that it has claimed meanwhile."""
+    (tmp_path / "stopped.py").write_text(STOPPED)
+    (tmp_path / "stopped_early.py").write_text(f"{STOPPED}\nstop()")
+    assert status_of_first_process(tmp_path, command) == 128 + signal.SIGTERM
+
+
+def status_of_first_process(folder: Path, command: list[str]) -> int:
+    """Run Python as the first process of a PID namespace."""
     first = ["unshare", "--map-root-user", "--pid", "--fork", "--mount-proc"]
     if not shutil.which("unshare") or subprocess.run([*first, "true"], check=False).returncode:
         pytest.skip("this user cannot make namespaces, in which a process is the first one")
-    (tmp_path / "stopped.py").write_text(STOPPED)
-    (tmp_path / "stopped_early.py").write_text(f"{STOPPED}\nstop()")
     settings = {
         "TASKQUEUE_TASK_QUEUE_ID": TASK_QUEUE_ID,
         "TASKQUEUE_WORKER_GROUP": "g",
@@ -140,9 +145,34 @@ def test_the_first_process_of_a_container_ends_if_sigterm_comes_while_it_starts(
     }
     ended = subprocess.run(
         [*first, sys.executable, *command],
-        cwd=tmp_path,
+        cwd=folder,
         env={**os.environ, **settings},
         timeout=60,
         check=False,
     )
-    assert ended.returncode == 128 + signal.SIGTERM
+    return ended.returncode
+
+
+FORKING = """
+import os, signal
+from taskqueue_client import WorkerLoop
+
+class Forking(WorkerLoop):
+    def on_start(self):
+        child = os.fork()
+        if not child:
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            finally:
+                os._exit(3)  # it would remove, for example, temporary directories of the worker
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) + signal.SIGTERM)
+
+    def run_task(self, task):
+        pass
+
+Forking().run()
+"""
+
+
+def test_sigterm_kills_a_forked_child_of_the_first_process_of_a_container(tmp_path: Path) -> None:
+    assert status_of_first_process(tmp_path, ["-c", FORKING]) == 0

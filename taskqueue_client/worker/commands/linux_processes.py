@@ -43,7 +43,14 @@ def heed_sigterm() -> None:
     """
     is_main = threading.current_thread() is threading.main_thread()
     if os.getpid() == 1 and is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+        signal.signal(signal.SIGTERM, _end)
+
+
+def _end(number: int, _: object) -> None:
+    if os.getpid() == 1:
+        sys.exit(128 + number)
+    signal.signal(number, signal.SIG_DFL)  # a forked child ends at once, as that of any other process
+    signal.raise_signal(number)
 
 
 def check_proc() -> None:
