@@ -286,14 +286,14 @@ class WorkerLoop(ABC):
 
         Args:
             within: Seconds that runs may go on, or text such as `1 minute`; default:
-                `graceful_shutdown_timeout`.
+                `graceful_shutdown_timeout`. If it is 0 or negative, runs are stopped at once.
 
         Raises:
-            InvalidArgument: `within` is not a duration, or negative.
+            InvalidArgument: `within` is not a duration.
         """
         given = seconds("within", within)
-        if given is not None and given < 0:
-            raise InvalidArgument("within", within, "0 seconds or more")
+        if given is not None:
+            given = max(given, 0.0)  # the time until a moment that a program knows may have passed
         with self.__lock:
             self.__shutdown_requested = True
             if self.__session is not None:

@@ -615,15 +615,19 @@ def test_a_notice_that_is_not_a_number_is_an_error_of_the_hook_and_no_notice(
 
 
 @pytest.mark.parametrize("within", [-1, -math.inf, "-1 minute"])
-def test_a_negative_time_is_refused_in_the_call_and_the_worker_goes_on(
+def test_a_shutdown_within_a_time_that_has_passed_stops_the_runs_at_once(
     world: World, within: float | str
 ) -> None:
-    worker = worker_for(world, lambda _: None, max_tasks=1)
-    with pytest.raises(InvalidArgument, match=f"within: {within!r} is not valid; expected 0 seconds or more"):
-        worker.shutdown(within=within)
     task_id = world.create()
+
+    def handler(task: TaskRun) -> None:
+        worker.shutdown(within=within)
+        task.canceled.wait()
+        task.canceled.check()
+
+    worker = worker_for(world, handler, graceful_shutdown_timeout=3600)
     worker.serve()
-    assert reasons(world, task_id) == ["completed"]
+    assert reasons(world, task_id)[0] == "worker-shutdown"
 
 
 def test_a_hint_about_something_else_than_a_task_is_refused_in_the_call(world: World) -> None:
