@@ -329,4 +329,7 @@ def _message(error: BaseException) -> str:
         return "the broker closed the connection"
     if isinstance(error.__cause__, OSError):
         return reason(error.__cause__)
-    return ", ".join(str(each) for each in error.args) or type(error).__name__
+    said = ", ".join(str(each) for each in error.args) or type(error).__name__
+    if "inequivalent arg" in said:  # another library, such as kombu, has declared the queue in its own way
+        said += "; use another name for the queue, or delete it first"
+    return said

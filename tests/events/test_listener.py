@@ -192,6 +192,25 @@ async def test_an_unreadable_message_is_yielded_counted_and_does_not_stop_the_li
     assert listener.counts.acknowledged == 4
 
 
+async def test_messages_of_an_exchange_of_another_service_are_yielded_with_their_body_and_acknowledged(
+    settings: PulseSettings, publisher: Publisher, pool: str, queue: str
+) -> None:
+    exchange, (task_id,) = f"exchange/test-{queue}/push", task_ids(1)
+    await publisher.channel.exchange_declare(exchange, exchange_type="topic", auto_delete=True)
+    bindings = [events.Binding(exchange, "primary.somebody.#"), events.task_completed(task_queue_id=pool)]
+    async with AsyncListener(settings, bindings, queue=queue, duplicates=DuplicateFilter()) as listener:
+        for _ in range(2):
+            await publisher.channel.basic_publish(
+                b'{"ref": "main"}', exchange=exchange, routing_key="primary.somebody.x"
+            )
+        await publisher.complete([task_id], pool)
+        got = [await anext(listener) for _ in range(3)]
+    assert [event.exchange for event in got] == [exchange, exchange, "task-completed"]
+    assert isinstance(got[1].message, UnreadableMessage)
+    assert (got[1].message.body, got[1].message.routing_key) == (b'{"ref": "main"}', "primary.somebody.x")
+    assert listener.counts.acknowledged == 3
+
+
 async def test_a_slow_consumer_receives_at_most_its_prefetch_and_reports_lagging(
     settings: PulseSettings, publisher: Publisher, pool: str, queue: str, states: States
 ) -> None:
@@ -346,6 +365,16 @@ async def test_a_queue_that_another_connection_owns_raises_an_error(
     await publisher.channel.queue_declare(f"queue/{settings.user}/test-exclusive", exclusive=True)
     with pytest.raises(BrokerRefused, match="RESOURCE_LOCKED"):
         async with AsyncListener(settings, [events.task_completed()], queue="test-exclusive"):
+            pytest.fail("it listens")
+
+
+@pytest.mark.parametrize("other", [{"durable": True}, {"durable": True, "auto_delete": True}])
+async def test_a_queue_that_another_library_has_declared_raises_an_error_that_says_what_to_do(
+    settings: PulseSettings, publisher: Publisher, queue: str, other: dict[str, bool]
+) -> None:
+    await publisher.channel.queue_declare(f"queue/{settings.user}/{queue}", **other)
+    with pytest.raises(BrokerRefused, match=f"{queue}.*; use another name for the queue, or delete it first"):
+        async with AsyncListener(settings, [events.task_completed()], queue=queue):
             pytest.fail("it listens")
 
 
