@@ -368,11 +368,13 @@ async def test_a_queue_that_another_connection_owns_raises_an_error(
             pytest.fail("it listens")
 
 
-@pytest.mark.parametrize("other", [{"durable": True}, {"durable": True, "auto_delete": True}])
+@pytest.mark.parametrize("auto_delete", [False, True])
 async def test_a_queue_that_another_library_has_declared_raises_an_error_that_says_what_to_do(
-    settings: PulseSettings, publisher: Publisher, queue: str, other: dict[str, bool]
+    settings: PulseSettings, publisher: Publisher, queue: str, *, auto_delete: bool
 ) -> None:
-    await publisher.channel.queue_declare(f"queue/{settings.user}/{queue}", **other)
+    await publisher.channel.queue_declare(
+        f"queue/{settings.user}/{queue}", durable=True, auto_delete=auto_delete
+    )
     with pytest.raises(BrokerRefused, match=f"{queue}.*; use another name for the queue, or delete it first"):
         async with AsyncListener(settings, [events.task_completed()], queue=queue):
             pytest.fail("it listens")
