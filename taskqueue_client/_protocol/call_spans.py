@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Callable, Generator
+from itertools import count
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from taskqueue_client._version import __version__
@@ -18,31 +20,44 @@ try:
 except ImportError as error:
     raise ImportError("tracing needs opentelemetry-api: pip install 'taskqueue_client[otel]'") from error
 
+R = TypeVar("R")
 
-class RobustTracer:
-    """The package's tracer, from the tracer provider of the program.
+_failures = count()
 
-    Samplers and span processors of the program may raise: that must end neither a call nor a worker.
+
+def guarded(call: Callable[[], R], default: R) -> R:
+    """Return the result of a call of the program's OpenTelemetry, or `default` if it raises an error.
+
+    The SDK passes on the errors of span processors, samplers and propagators. Without this function, they
+    would fail API calls, and end claiming.
     """
+    try:
+        return call()
+    except Exception:  # noqa: BLE001 - calls and runs go on, whatever the error is
+        log.log(
+            logging.DEBUG if next(_failures) else logging.WARNING,
+            "OpenTelemetry failed, so spans are missing or incomplete; later errors are logged as DEBUG",
+            exc_info=True,
+        )
+        return default
+
+
+class Tracer:
+    """The package's tracer, from the tracer provider of the program. Errors of the provider are logged."""
 
     def __init__(self) -> None:
         self._tracer = trace.get_tracer("taskqueue_client", __version__)
 
     def start_span(self, name: str, parent: context.Context | None = None, **options: Any) -> trace.Span:
-        """Return a started span; one that is not recorded if the program's code fails."""
-        try:
-            return self._tracer.start_span(name, parent, **options)
-        except Exception as error:  # noqa: BLE001 - whatever the program's code raises
-            log.warning("the span %r is not recorded: %s: %s", name, type(error).__name__, error)
-            return trace.INVALID_SPAN
+        """Start a span. If that fails, return one that records nothing; its children are the parent's."""
+        span_context = trace.get_current_span(parent).get_span_context()
+        default: trace.Span = trace.NonRecordingSpan(span_context)
+        return guarded(lambda: self._tracer.start_span(name, parent, **options), default)
 
 
 def end(span: trace.Span) -> None:
-    """End a span; log an error of the program's span processors."""
-    try:
-        span.end()
-    except Exception as error:  # noqa: BLE001 - whatever the program's code raises
-        log.warning("a span processor failed at the end of a span: %s: %s", type(error).__name__, error)
+    """End a span. Errors of span processors are logged."""
+    guarded(span.end, None)
 
 
 def fail(span: trace.Span, error_type: str) -> None:
@@ -64,7 +79,7 @@ class CallSpans:
         self._server: dict[str, str | int] = {"server.address": host.strip("[]"), "server.port": int(port)}
         self._root_url = root_url
         self._shown = f"{parts.scheme}://{host}:{port}{'/REDACTED' if parts.path else ''}"
-        self._tracer = RobustTracer()
+        self._tracer = Tracer()
 
     def around(
         self, call: Call[Any], attempt: Attempt, resends: int

@@ -13,8 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import Token
 from typing import Any, Self, cast
 
-# This import explains a missing opentelemetry-api.
-from taskqueue_client._protocol.call_spans import RobustTracer, end, fail
+from taskqueue_client._protocol.call_spans import Tracer, end, fail, guarded  # explains a missing package
 
 from opentelemetry import context, propagate, trace  # isort: skip
 
@@ -44,7 +43,7 @@ class OpenTelemetryTracing(Tracing):
     def __init__(self, identity: WorkerIdentity, root_url: str) -> None:
         self._identity = identity
         self._root_url = root_url
-        self._tracer = RobustTracer()
+        self._tracer = Tracer()
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
             log.warning(
                 "tracing is on, but the program has no tracer provider, so no spans are recorded: "
@@ -111,7 +110,7 @@ class OpenTelemetryTracing(Tracing):
         The names are those of https://opentelemetry.io/docs/specs/otel/context/env-carriers/.
         """
         carrier: dict[str, str] = {}
-        propagate.inject(carrier)
+        guarded(lambda: propagate.inject(carrier), None)
         return {re.sub(r"\W", "_", name).upper(): value for name, value in carrier.items()}
 
 
@@ -121,9 +120,9 @@ def _context_of(claim: TaskClaim) -> context.Context:
     if not isinstance(extra, dict):
         return _UNPROPAGATED
     given = cast("dict[str, Any]", extra)
-    fields = propagate.get_global_textmap().fields
-    carrier = {name: text for name in fields if isinstance(text := given.get(name), str)}
     try:
+        fields = propagate.get_global_textmap().fields
+        carrier = {name: text for name in fields if isinstance(text := given.get(name), str)}
         return propagate.extract(carrier, _UNPROPAGATED) if carrier else _UNPROPAGATED
     except Exception as error:  # noqa: BLE001 - a task must not end the worker, whatever propagator is used
         log.warning("ignoring the trace context of task %s: %s", claim.status.task_id, type(error).__name__)

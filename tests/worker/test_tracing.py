@@ -7,17 +7,20 @@ import logging
 import subprocess
 import sys
 import threading
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler, SamplingResult
 from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from taskqueue_client import slugid
+from taskqueue_client._protocol import call_spans
 from taskqueue_client.local import LocalQueue
 from taskqueue_client.local.faults import Respond
 from taskqueue_client.worker import IntermittentTask, TaskFailed, TaskRun, WorkerIdentity
@@ -149,27 +152,40 @@ def test_a_trace_context_for_which_the_propagator_fails_does_not_end_the_worker(
     assert f"ignoring the trace context of task {task_id}: ValueError" in caplog.messages
 
 
-class FailingProcessor(SpanProcessor):
-    """A span processor with an error, at the start or the end of spans."""
+class Raising(SpanProcessor, Sampler, TraceContextTextMapPropagator):
+    """A part of the program's OpenTelemetry that raises in one of its methods, each time."""
 
-    def __init__(self, name: str) -> None:
-        setattr(self, name, self._fail)
+    def __init__(self, method: str) -> None:
+        setattr(self, method, self._fail)
 
-    def _fail(self, *_: object, **__: object) -> None:
-        raise ConnectionError("no collector")
+    def _fail(self, *_: object, **__: object) -> NoReturn:
+        message = "instrumentation"
+        raise RuntimeError(message)
+
+    def should_sample(self, *args: Any, **options: Any) -> SamplingResult:
+        return ALWAYS_ON.should_sample(*args, **options)
+
+    def get_description(self) -> str:
+        return "raising"
 
 
-@pytest.mark.parametrize("name", ["on_start", "on_end"])
-def test_runs_are_reported_though_a_span_processor_raises(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+@pytest.mark.parametrize("method", ["on_start", "on_end", "should_sample", "inject"])
+def test_runs_are_reported_though_a_part_of_opentelemetry_raises(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(FailingProcessor(name))
+    raising = Raising(method)
+    provider = TracerProvider(sampler=raising, shutdown_on_exit=False)
+    provider.add_span_processor(raising)
     monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
-    task_id = world.create()
-    work(world, lambda task: task.run_command(["true"]), tracing=True)
-    assert world.queue.status(task_id).status.state == "completed"
-    assert "ConnectionError: no collector" in caplog.text
+    monkeypatch.setattr(propagate, "get_global_textmap", lambda: raising)
+    monkeypatch.setattr(call_spans, "_failures", count())
+    tasks = [world.create() for _ in range(2)]
+    world.local.faults.add(Respond(endpoint="queue.claimWork", status=503))
+    work(world, lambda task: task.run_command(["true"]), tracing=True, max_tasks=2)
+    assert [world.queue.status(each).status.state for each in tasks] == ["completed"] * 2
+    warned = [each for each in caplog.records if each.msg.startswith("OpenTelemetry failed")]
+    assert len(warned) == 1
+    assert "RuntimeError: instrumentation" in (warned[0].exc_text or "")
 
 
 @pytest.mark.parametrize("is_async", [False, True])
