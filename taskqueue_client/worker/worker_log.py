@@ -19,7 +19,33 @@ from typing import Any
 from taskqueue_client._arguments import printable
 
 
-class _Robust(logging.Logger):
+class RobustRecords(logging.Logger):
+    """A logger that raises no errors of the record factory that the program has set."""
+
+    def makeRecord(self, name: str, *args: Any, **options: Any) -> logging.LogRecord:  # noqa: N802 - its name
+        """Make a record; if the factory fails, one of Python's own kind."""
+        try:
+            return super().makeRecord(name, *args, **options)
+        except Exception:
+            if logging.getLogRecordFactory() is logging.LogRecord:  # a bad `extra`, for example
+                raise
+            _note_failure("record factory", args[3], name)
+            level, file, line, message, arguments, exc_info, *_ = args
+            return logging.LogRecord(name, level, file, line, message, arguments, exc_info)
+
+
+def _note_failure(what: str, message: object, logger: str) -> None:
+    """Write the error of a part of the program's logging to standard error."""
+    if logging.raiseExceptions:
+        text = "a %s of the program's logging failed for the record %r of %s"
+        where = (what, message, logger)
+        note = logging.LogRecord(__name__, logging.ERROR, "", 0, text, where, sys.exc_info())
+        handler = log_handler()
+        handler.setFormatter(LogFormatter())
+        handler.handle(note)
+
+
+class _Robust(RobustRecords):
     """A logger that raises no errors of handlers and filters.
 
     An error of a handler or filter of the program, as in an outage of a log service, would end the work on
@@ -31,13 +57,7 @@ class _Robust(logging.Logger):
         try:
             super().handle(record)
         except Exception:  # noqa: BLE001 - whatever a handler of the program raises
-            if logging.raiseExceptions:
-                text = "a handler or filter of the program's logging failed for the record %r of %s"
-                where = (record.msg, record.name)
-                note = logging.LogRecord(__name__, logging.ERROR, "", 0, text, where, sys.exc_info())
-                note_handler = log_handler()
-                note_handler.setFormatter(LogFormatter())
-                note_handler.handle(note)
+            _note_failure("handler or filter", record.msg, record.name)
 
 
 class _StaysEnabled(_Robust):

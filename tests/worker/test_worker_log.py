@@ -247,6 +247,21 @@ log.warning("claim %s expired", 2)
     assert sum(failed in each for each in lines) == 1
 
 
+def test_a_record_factory_that_raises_does_not_fail_the_worker() -> None:
+    program = """
+import logging, os
+from taskqueue_client.worker.worker_log import log
+
+logging.setLogRecordFactory(lambda *args, **options: os.environ["NO_SUCH_VARIABLE"])
+log.warning("claim %s expired", 1)
+"""
+    lines = errors_of(program).splitlines()
+    failed = "a record factory of the program's logging failed for the record 'claim %s expired' of"
+    assert f"ERROR {failed} taskqueue_client.worker" in lines[0]
+    assert "  KeyError: 'NO_SUCH_VARIABLE'" in lines
+    assert lines[-1] == "claim 1 expired"
+
+
 WORKER = """
 import logging
 from taskqueue_client import LocalQueue, Queue, WorkerLoop, slugid, task_definition
@@ -295,6 +310,25 @@ work(kind=type("Printing", (Worker,), {{"on_task_end": lambda self, end: print(e
 """
     command = [sys.executable, "-c", program]
     assert subprocess.run(command, check=True, text=True, capture_output=True).stdout == "completed\n"
+
+
+def test_runs_are_reported_though_the_record_factory_raises() -> None:
+    program = f"""{WORKER}
+from taskqueue_client.worker import TaskFailed
+
+def fail(*args, **options): raise LookupError("no request id")
+
+class Failing(Worker):
+    def run_task(self, task):
+        logging.setLogRecordFactory(fail)
+        raise TaskFailed("no source")
+
+    def on_task_end(self, end): print(end.outcome)
+
+work(kind=Failing)
+"""
+    command = [sys.executable, "-c", program]
+    assert subprocess.run(command, check=True, text=True, capture_output=True).stdout == "failed\n"
 
 
 @pytest.mark.parametrize(

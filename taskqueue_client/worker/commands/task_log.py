@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self
 from taskqueue_client._dates import timestamp
 from taskqueue_client.clock import Clock
 from taskqueue_client.slugid import slugid
-from taskqueue_client.worker.worker_log import UnlockedHandler, log
+from taskqueue_client.worker.worker_log import RobustRecords, UnlockedHandler, log
 
 from .masking import Masking, Secrets, masked
 
@@ -261,7 +261,7 @@ def _logger_of(task_log: TaskLog) -> logging.Logger:
     return logger
 
 
-class _RunLogger(logging.Logger):
+class _RunLogger(RobustRecords):
     """A logger outside of the process's tree, in which it would stay for ever."""
 
     def getChild(self, suffix: str) -> Self:  # noqa: N802 - its name
