@@ -32,6 +32,7 @@ from taskqueue_client.worker.claims.reclaiming import Reclaiming
 from taskqueue_client.worker.outcomes import LossReason
 from taskqueue_client.worker.run.reporting import Reporter
 from taskqueue_client.worker.run.upload_retries import RetryBudget, RetryClock
+from taskqueue_client.worker.worker_log import log
 from tests.client.scripted import Say, ScriptedServer, say
 from tests.worker.passing_clock import PassingClock
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, Told, World, iso
@@ -683,6 +684,27 @@ class TestClaiming:
         nominal = [1, 2, 4, 8, 16, 32, 60, 60, 60, 60, 60, 60]
         assert is_spread_around(waits, [float(each) for each in nominal], 0.5)
         assert len({round(wait / middle, 6) for wait, middle in zip(waits, nominal, strict=True)}) > 6
+
+    async def test_a_failure_is_not_that_of_a_closed_request_while_a_response_is_noted(
+        self, queue: AsyncQueue, told: Told, clock: PassingClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Another thread would end the worker with the failure, for `max_idle`."""
+        caplog.set_level(logging.INFO, log.name)
+        source, found = Recovering(failures=1), list[bool]()
+        async with self.claiming(queue, told, clock, source=source) as (claiming, _):
+
+            def look(record: logging.LogRecord) -> bool:
+                if "succeed again" in record.msg:
+                    found.append(claiming.is_retrying)
+                return True
+
+            log.addFilter(look)
+            try:
+                await holds(lambda: source.calls > 1)
+            finally:
+                log.removeFilter(look)
+            assert claiming.failure is None
+        assert found == [True]
 
     async def test_the_log_says_once_when_claim_requests_succeed_again(
         self,

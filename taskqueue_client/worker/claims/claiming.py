@@ -266,11 +266,12 @@ class Claiming:
                 raise  # also if the source cancels a request in `stop`
             # Otherwise claiming would end without an error, or the runs would be interrupted.
             raise RuntimeError(f"the task source raised {type(error).__name__}") from error
+        else:
+            if claims or not self._stopping:  # an aborted call does not show whether the Queue responds
+                with self._tracing.claimed(began, claims):
+                    self._note(claims)
         finally:
-            self._is_open = False
-        if claims or not self._stopping:  # an aborted call does not show whether the Queue responds
-            with self._tracing.claimed(began, claims):
-                self._note(claims)
+            self._is_open = False  # now: `is_retrying` would report the failure that `_note` removes
         return 0.0 if claims else BETWEEN_EMPTY
 
     def _note(self, claims: Sequence[TaskClaim]) -> None:
