@@ -77,7 +77,7 @@ def signature_of(method: object) -> Signature:
     """Return the signature of a method; if it is unknown, one that accepts any arguments.
 
     A compiled method may have no signature. Annotations may be names that only type checkers import, which
-    raise an error when they are read (Python 3.14). A decorator may add arguments to those of the worker, so
+    raise an error when they are read (Python 3.14). A decorator may add arguments to those of the caller, so
     the function that it wraps does not count.
     """
     if not callable(method):

@@ -109,7 +109,7 @@ def done_for_all(task_ids: Sequence[str], act: Callable[[str], object]) -> bool:
 
 
 def not_tried(task_ids: Sequence[str]) -> str:
-    """Return a remark that names the tasks that a command has left out; an empty str if there are none."""
+    """Return a remark such as `; not tried: A, B`; an empty str without tasks."""
     return f"; not tried: {some_of(task_ids, _FEW)}" if task_ids else ""
 
 

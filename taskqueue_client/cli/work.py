@@ -145,10 +145,14 @@ def _errors_reported(runner: WorkerRunner | None, secrets: Secrets) -> Generator
         yield
     except Exception as error:
         if runner is not None:
-            runner.start(on_termination=str, on_credentials=str, on_closed=str)  # without effect
+            runner.start(on_termination=_ignore, on_credentials=_ignore, on_closed=_ignore)
             report_error(runner, error, secrets)
             runner.flush()
         raise
+
+
+def _ignore(*_: object) -> None:
+    """Ignore a message of the runner: no worker runs that it could change."""
 
 
 @contextmanager

@@ -29,17 +29,21 @@ class RobustRecords(logging.Logger):
         except Exception:
             if logging.getLogRecordFactory() is logging.LogRecord:  # a bad `extra`, for example
                 raise
-            _note_failure("record factory", args[3], name)
             level, file, line, message, arguments, exc_info, *_ = args
-            return logging.LogRecord(name, level, file, line, message, arguments, exc_info)
+            record = logging.LogRecord(name, level, file, line, message, arguments, exc_info)
+            _note_failure("record factory", record)
+            return record
 
 
-def _note_failure(what: str, message: object, logger: str) -> None:
-    """Write the error of a part of the program's logging to standard error."""
+def _note_failure(what: str, record: logging.LogRecord) -> None:
+    """Write the error of a part of the program's logging to standard error.
+
+    The message is left out: that of a task's log may have secrets, which are masked only later.
+    """
     if logging.raiseExceptions:
-        text = "a %s of the program's logging failed for the record %r of %s"
-        where = (what, message, logger)
-        note = logging.LogRecord(__name__, logging.ERROR, "", 0, text, where, sys.exc_info())
+        text = "a %s of the program's logging failed for a log record of %s, line %s"
+        note = _note(record, text, what, record.pathname, record.lineno)
+        note.exc_info = sys.exc_info()
         handler = log_handler()
         handler.setFormatter(LogFormatter())
         handler.handle(note)
@@ -57,7 +61,7 @@ class _Robust(RobustRecords):
         try:
             super().handle(record)
         except Exception:  # noqa: BLE001 - whatever a handler of the program raises
-            _note_failure("handler or filter", record.msg, record.name)
+            _note_failure("handler or filter", record)
 
 
 class _StaysEnabled(_Robust):
@@ -235,11 +239,19 @@ class StandardErrorLog(logging.Handler):
 
 
 def note_of_unformattable(record: logging.LogRecord, error: Exception) -> logging.LogRecord:
-    """Return a record about a wrong one: `handleError` would wait for the reader, and does not write JSON."""
+    """Return a record about a wrong one.
+
+    `handleError` of logging would wait for the reader of standard error, does not write JSON, and shows the
+    arguments, which may contain secrets.
+    """
     text = "a log record of %s, line %s, cannot be formatted: %s: %s"
-    arguments = (record.pathname, record.lineno, type(error).__name__, error)
+    return _note(record, text, record.pathname, record.lineno, type(error).__name__, error)
+
+
+def _note(about: logging.LogRecord, text: str, *arguments: object) -> logging.LogRecord:
+    """Return a record of Python's own kind, an error of the same logger and line."""
     return logging.LogRecord(
-        record.name, logging.ERROR, record.pathname, record.lineno, text, arguments, None
+        about.name, logging.ERROR, about.pathname, about.lineno, text, arguments, exc_info=None
     )
 
 

@@ -271,7 +271,7 @@ class Claiming:
                 with self._tracing.claimed(began, claims):
                     self._note(claims)
         finally:
-            self._is_open = False  # now: `is_retrying` would report the failure that `_note` removes
+            self._is_open = False  # after `_note` has cleared `failure`: another thread reads both
         return 0.0 if claims else BETWEEN_EMPTY
 
     def _note(self, claims: Sequence[TaskClaim]) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self
 from taskqueue_client._dates import timestamp
 from taskqueue_client.clock import Clock
 from taskqueue_client.slugid import slugid
-from taskqueue_client.worker.worker_log import RobustRecords, UnlockedHandler, log
+from taskqueue_client.worker.worker_log import RobustRecords, UnlockedHandler, log, note_of_unformattable
 
 from .masking import Masking, Secrets, masked
 
@@ -438,7 +438,6 @@ class _Handler(UnlockedHandler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             message = self.format(record)
-        except Exception:  # noqa: BLE001 - arguments that don't fit their message; logging reports those itself
-            self.handleError(record)
-        else:
-            self._log.append_message(message)
+        except Exception as error:  # noqa: BLE001 - `handleError` would show arguments without masking
+            message = self.format(note_of_unformattable(record, error))
+        self._log.append_message(message)

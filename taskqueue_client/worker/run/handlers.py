@@ -33,7 +33,7 @@ from taskqueue_client.worker.outcomes import (
 )
 from taskqueue_client.worker.payload import check_payload
 from taskqueue_client.worker.threads import DaemonThreads, EventThread, Job, ThreadsafeCalls, watch_loop
-from taskqueue_client.worker.worker_log import UnlockedHandler, handled_run, log
+from taskqueue_client.worker.worker_log import UnlockedHandler, handled_run, log, note_of_unformattable
 
 from .run_resources import HandlerQueue, RunResources
 from .task_run import TaskRun, UnawaitedCalls
@@ -492,10 +492,9 @@ class LoggingCapture(UnlockedHandler):
         named = copy.copy(record)
         try:
             named.msg, named.args = f"{record.name}: {record.getMessage()}", None
-        except Exception:  # noqa: BLE001 - arguments that don't fit their message; logging reports those itself
-            self.handleError(record)
-        else:
-            current[1].handle(named)
+        except Exception as error:  # noqa: BLE001 - `handleError` would show arguments without masking
+            named = note_of_unformattable(record, error)
+        current[1].handle(named)
 
     def open(self) -> None:
         """Add this to the root logger; called for each run, as a handler may have removed it."""
