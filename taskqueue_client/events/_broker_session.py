@@ -132,16 +132,18 @@ class BrokerSession:
         session = cls(connection, await connection.channel(publisher_confirms=False), plan)
         try:
             session.queue_was_lost = queue_was_lost
-            session.backlog_at_start = await session._declare(plan)
+            session.backlog_at_start = await session._declare(plan, exists=resumes and not queue_was_lost)
             await session._consume(plan.prefetch, deliver)
         except BaseException:
             session._settling.cancel()
             raise
         return session
 
-    async def _declare(self, plan: Plan) -> int:
+    async def _declare(self, plan: Plan, *, exists: bool) -> int:
         if plan.queue is None:
             declared = await self._channel.queue_declare(self.queue, exclusive=True, auto_delete=True)
+        elif exists:  # it may just be deleted: declaring it anew would hide that its messages are lost
+            declared = await self._channel.queue_declare(self.queue, passive=True)
         else:
             quorum: dict[str, Any] = {"x-queue-type": "quorum"}
             declared = await self._channel.queue_declare(self.queue, durable=True, arguments=quorum)

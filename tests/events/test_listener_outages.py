@@ -12,6 +12,7 @@ from typing import Any
 
 import aiormq
 import pytest
+from aiormq.abc import AbstractConnection
 from pamqp.commands import Basic
 
 from taskqueue_client import events, slugid
@@ -410,6 +411,33 @@ async def test_buffered_events_are_yielded_when_the_queue_was_deleted_during_an_
         await states.until(lambda names: names.count(State.LISTENING) == 2)
         await publisher.complete(sent[4:], pool)
         assert [task_of(await anext(listener)) for _ in sent] == sent
+    assert State.QUEUE_DELETED in states.names
+    assert [gap.queue_was_lost for gap in gaps] == [True]
+
+
+async def test_a_queue_deleted_while_the_listener_connects_again_counts_as_lost(
+    through_wire: PulseSettings,
+    wire: Proxy,
+    publisher: Publisher,
+    pool: str,
+    queue: str,
+    states: States,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    exists, gaps, sent = getattr(_broker_session, "_exists"), Gaps(), task_ids(1)  # noqa: B009 - it is private
+
+    async def delete_after_the_response(connection: AbstractConnection, name: str) -> bool:
+        response: bool = await exists(connection, name)
+        await publisher.channel.queue_delete(name)
+        monkeypatch.setattr(_broker_session, "_exists", exists)
+        return response
+
+    async with durable(through_wire, pool, queue, states, gaps.note) as listener:
+        monkeypatch.setattr(_broker_session, "_exists", delete_after_the_response)
+        wire.cut()
+        await states.until(lambda names: names.count(State.LISTENING) == 2)
+        await publisher.complete(sent, pool)
+        assert task_of(await anext(listener)) == sent[0]
     assert State.QUEUE_DELETED in states.names
     assert [gap.queue_was_lost for gap in gaps] == [True]
 
