@@ -19,7 +19,7 @@ import msgspec
 from aiohappyeyeballs import start_connection  # pyright: ignore[reportUnknownVariableType] # a bare tuple
 from aiormq.abc import AbstractChannel, AbstractConnection, DeliveredMessage
 from aiormq.connection import TransportFactory
-from pamqp.commands import Basic
+from pamqp.commands import Basic, Queue
 from pamqp.exceptions import PAMQPException, UnmarshalingException
 from yarl import URL
 
@@ -143,12 +143,18 @@ class BrokerSession:
         if plan.queue is None:
             declared = await self._channel.queue_declare(self.queue, exclusive=True, auto_delete=True)
         elif exists:  # it may just be deleted: declaring it anew would hide that its messages are lost
-            declared = await self._channel.queue_declare(self.queue, passive=True)
+            declared = await self._look_up()
         else:
             quorum: dict[str, Any] = {"x-queue-type": "quorum"}
             declared = await self._channel.queue_declare(self.queue, durable=True, arguments=quorum)
         await self._bind(self._channel)
         return declared.message_count or 0
+
+    async def _look_up(self) -> Queue.DeclareOk:
+        try:
+            return await self._channel.queue_declare(self.queue, passive=True)
+        except aiormq.ChannelNotFoundEntity as error:
+            raise QueueDeleted(f"{self.queue} was deleted") from error
 
     async def _bind(self, channel: AbstractChannel) -> None:
         for binding in self._plan.bindings:
@@ -188,10 +194,7 @@ class BrokerSession:
             BrokerLost: The queue has no consumer.
         """
         with broker_errors(None):
-            try:
-                declared = await self._channel.queue_declare(self.queue, passive=True)
-            except aiormq.ChannelNotFoundEntity as error:
-                raise QueueDeleted(f"{self.queue} was deleted") from error
+            declared = await self._look_up()
             if not declared.consumer_count:  # for example, the queue exists and has no leader
                 raise BrokerLost(f"{self.queue} delivers nothing: the broker has lost its consumers")
         return declared.message_count or 0
