@@ -46,7 +46,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
 import msgspec
@@ -143,8 +142,7 @@ def _as_in_json(given: object) -> str:
         return repr(given)
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True):
     """One thing that is wrong with a document.
 
     Attributes:
@@ -187,8 +185,7 @@ class ClientUnusable(TaskQueueError, RuntimeError):
     """A client that made no request, because it is closed or belongs to another event loop."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attempted:
+class Attempted(msgspec.Struct, frozen=True):
     """The attempts of a failed call.
 
     Attributes:
@@ -271,8 +268,7 @@ class UnreadableResponse(CallFailed):
         return f"{self.attempted}: HTTP {self.status} with an unreadable response: {self.reason}"
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True):
     """The response of a service that refused a call.
 
     Attributes:
@@ -287,9 +283,13 @@ class Refused:
     status: int
     code: str | None = None
     message: str = ""
-    request_info: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    request_info: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
     retry_after: float | None = None
-    document: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    document: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
+
+    def __repr__(self) -> str:
+        shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name != "document")
+        return f"Refused({', '.join(shown)})"
 
 
 class ApiError(CallFailed):

@@ -18,7 +18,6 @@ import logging
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import cache
@@ -26,6 +25,7 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from taskqueue_client._arguments import (
     as_json,

@@ -17,7 +17,6 @@ import math
 from base64 import urlsafe_b64encode
 from binascii import b2a_base64
 from collections.abc import Generator
-from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from http import HTTPStatus
@@ -27,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
-from msgspec.structs import replace as replace_fields
+from msgspec.structs import replace
 
 from taskqueue_client import errors
 from taskqueue_client._arguments import as_json, as_message_pack, may_have_odd_numbers
@@ -411,7 +410,7 @@ def attempts(
     if not isinstance(call, Call):  # pyright: ignore[reportUnnecessaryIsInstance] # callers may not check types
         raise _not_a_call(call)
     if check and call.check is not None:
-        call = replace_fields(call, body=msgspec.Raw(call.check(wire.known_server_time())))
+        call = replace(call, body=msgspec.Raw(call.check(wire.known_server_time())))
     tally = _Tally(wire.clock, spans)
     try:
         return (yield from _attempt(wire, retries, call, tally))

@@ -10,7 +10,6 @@ import os
 import re
 import ssl
 from base64 import b64encode
-from dataclasses import dataclass, field
 from functools import cached_property
 from http import HTTPStatus
 from importlib.util import find_spec
@@ -19,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies
 from weakref import WeakSet
+
+import msgspec
 
 from taskqueue_client._protocol.api_responses import ProxyRefused
 from taskqueue_client._version import __version__
@@ -33,8 +34,7 @@ HTTP_PROXIES = ("http", "https")
 SOCKS_PROXIES = ("socks4", "socks4a", "socks5", "socks5h")
 
 
-@dataclass(frozen=True, slots=True)
-class Proxy:
+class Proxy(msgspec.Struct, frozen=True):
     """A proxy server.
 
     Attributes:
@@ -43,7 +43,10 @@ class Proxy:
     """
 
     url: str
-    userinfo: str = field(default="", repr=False)
+    userinfo: str = ""
+
+    def __repr__(self) -> str:
+        return f"Proxy({self.url!r})"  # without the password
 
     @property
     def is_socks(self) -> bool:
