@@ -456,8 +456,7 @@ class Session:
     async def _shut_down_when_idle(self, limit: float) -> None:
         # A claim request finds work within `PROMPT`; a second task queue is asked after twice as long.
         limit = max(limit, PROMPT if len(self._worker.config.task_queue_ids) == 1 else 3 * PROMPT)
-        claiming, most = self._keeper.claiming, limit + RESPONSE_TIMEOUT
-        clock = self._worker.clock
+        claiming, clock, most = self._keeper.claiming, self._worker.clock, limit + RESPONSE_TIMEOUT
         await shutdown.first_response(self._context.queue, claiming, clock)
         responded = clock.monotonic()
         # A request that is open after a failed one is waited for: its result tells whether there is work.
@@ -466,12 +465,13 @@ class Session:
         ):
             await clock.sleep_async(limit - idle if idle < limit else shutdown.FIRST_RESPONSE_INTERVAL)
         if not self._shutdown.has_begun:
-            if (failure := claiming.failure) is None:
+            failure = claiming.failure
+            self._shutdown.begin(asked=False)  # before logging: it may take long, and a request begin meanwhile
+            if failure is None:
                 log.info("shutting down after %.1f s without work (max_idle)", idle)
             else:
                 log.error("shutting down after %.1f s without a task (max_idle): %s", idle, failure)
                 self._fail(failure)  # it is unknown whether there is work
-            self._shutdown.begin(asked=False)
 
     # Shutting down
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -10,8 +11,10 @@ import pytest
 
 from taskqueue_client.errors import ConnectionFailed
 from taskqueue_client.local.faults import Respond
+from taskqueue_client.worker.claims.keeper import Keeper
 from taskqueue_client.worker.loop import WorkerLoop
 from taskqueue_client.worker.run.task_run import TaskRun
+from taskqueue_client.worker.worker_log import log
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.worker_world import Working, work, worker_for
 
@@ -135,6 +138,32 @@ def test_a_worker_that_cannot_reach_the_queue_ends_after_max_idle_with_the_error
     with pytest.raises(ConnectionFailed, match="claimWork"):
         worker.serve()
     assert "without a task (max_idle): claimWork" in caplog.text
+
+
+def test_no_claim_request_begins_while_the_error_at_max_idle_is_logged(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logging may take seconds; the runs of such a request would end as `worker-shutdown`."""
+    steps, stop_claiming = list[str](), Keeper.stop_claiming
+
+    def stop(keeper: Keeper) -> None:
+        steps.append("stop claiming")
+        stop_claiming(keeper)
+
+    def look(record: logging.LogRecord) -> bool:
+        if "(max_idle)" in record.msg:
+            steps.append("log")
+        return True
+
+    monkeypatch.setattr(Keeper, "stop_claiming", stop)
+    worker = worker_for(world, lambda _: None, root_url="http://127.0.0.1:1", max_idle=0.01)
+    log.addFilter(look)
+    try:
+        with pytest.raises(ConnectionFailed):
+            worker.serve()
+    finally:
+        log.removeFilter(look)
+    assert steps == ["stop claiming", "log"]
 
 
 def test_a_worker_that_has_had_no_response_from_the_queue_has_not_been_idle(world: World) -> None:
