@@ -188,7 +188,7 @@ class WorkerRunner:
         self._reading = reading
         self._writing = writing
         self._protocol = RunnerProtocol()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may log while a message is made
         self._outbox: SimpleQueue[bytes | threading.Event] = SimpleQueue()
         self._is_broken = False
         self._welcomed = threading.Event()  # also set when the runner has closed its end
@@ -201,7 +201,7 @@ class WorkerRunner:
 
         The runner waits until nobody has the worker's output open, and the child may outlive the worker.
         """
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._is_broken = True
         with suppress(OSError):  # no file descriptor is free
             nothing = os.open(os.devnull, os.O_RDWR)

@@ -705,6 +705,27 @@ def test_a_message_that_cannot_be_formatted_is_replaced_by_a_line_that_says_so(
         assert b"cannot be formatted: TypeError: %d format" in os.read(from_worker, 2**16)
 
 
+def test_garbage_collection_may_log_while_a_message_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python may call finalizers at any point. That of an asyncio task logs an error that nobody has seen."""
+
+    class Collecting:
+        def __str__(self) -> str:
+            log.error("logged by a finalizer")
+            return "collected"
+
+    with welcomed(monkeypatch) as (_, runner, from_worker):
+        assert os.read(from_worker, 2**16).startswith(b'~{"type": "hello"')
+        report = partial(runner.report_error, "title", "description", {"value": Collecting()})
+        reporting = threading.Thread(target=report, daemon=True)
+        reporting.start()
+        reporting.join(WAIT)
+        assert not reporting.is_alive()
+        runner.flush()
+        sent = os.read(from_worker, 2**16)
+        assert b"logged by a finalizer" in sent
+        assert b'"value": "collected"' in sent
+
+
 def test_a_connection_that_the_runner_resets_is_one_that_it_has_closed() -> None:
     """Reading is an error then, and not the end of a file."""
     theirs, own = socket.socketpair()
