@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 
@@ -21,6 +22,7 @@ from taskqueue_client.worker import (
     WorkerLoop,
     shutdown,
 )
+from taskqueue_client.worker.claims import keeper
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.worker_world import Working
 
@@ -76,6 +78,31 @@ class Hanging(ClaimsWhenStopped):
     async def claim(self, count: int) -> Sequence[TaskClaim]:
         self.called.set()
         await asyncio.Event().wait()
+        return await super().claim(count)
+
+
+class Blocking(ClaimsWhenStopped):
+    """A source that blocks the loop of reclaims."""
+
+    def __init__(self, context: SourceContext) -> None:
+        super().__init__(context)
+        self.let_go = threading.Event()
+
+    async def claim(self, count: int) -> Sequence[TaskClaim]:
+        del count
+        self.called.set()
+        self.let_go.wait()
+        return []
+
+
+class IgnoringCancellation(Blocking):
+    """A source whose claims go on when they are canceled."""
+
+    async def claim(self, count: int) -> Sequence[TaskClaim]:
+        self.called.set()
+        while not self.let_go.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
         return await super().claim(count)
 
 
@@ -220,6 +247,29 @@ class TestWorkersWithASourceOfTheirOwn:
             working.wait_for_end()
         assert make.sources[0].stopped.is_set()
         assert make.sources[0].is_closed
+
+    @pytest.mark.parametrize("kind", [Blocking, IgnoringCancellation])
+    def test_end_without_it_if_it_hangs_in_spite_of_a_second_request_to_shut_down(
+        self,
+        world: World,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+        kind: type[Blocking],
+    ) -> None:
+        monkeypatch.setattr(shutdown, "HURRIED", 0.1)
+        monkeypatch.setattr(keeper, "TIME_TO_STOP", 0.1)
+        make = Made(kind)
+        with Working(world, builder(world, make)) as working:
+            make.called()
+            working.worker.shutdown()
+            working.worker.shutdown()
+            try:
+                working.wait_for_end()
+            finally:
+                for source in make.sources:
+                    assert isinstance(source, kind)
+                    source.let_go.set()
+        assert "not waiting any longer" in caplog.text
 
     def test_drain_without_an_error_if_it_cancels_its_request_when_it_is_stopped(self, world: World) -> None:
         make = Made(CancelsItsRequest)

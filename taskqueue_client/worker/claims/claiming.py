@@ -224,6 +224,7 @@ class Claiming:
             log.exception("the task source failed to close")
 
     async def _run(self) -> None:
+        await asyncio.sleep(0)  # a source that blocks the loop would keep the worker from starting
         while not self._stopping and self._claimable > 0:
             count = await self._room()
             started = self._clock.monotonic()

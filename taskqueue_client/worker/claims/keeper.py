@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from concurrent.futures import Future
 
 from taskqueue_client.aio import AsyncQueue
 from taskqueue_client.clock import Clock
@@ -17,6 +17,7 @@ from taskqueue_client.models import TaskClaim
 from taskqueue_client.worker.config import WorkerConfig
 from taskqueue_client.worker.threads import EventThread
 from taskqueue_client.worker.tracing import NO_TRACING, Tracing
+from taskqueue_client.worker.worker_log import log
 
 from .cancellation import CancellationWatch
 from .claimed_run import ClaimedRun, KeeperEvents, Lease
@@ -50,6 +51,7 @@ class Keeper:
         self._config = config
         self._events = events
         self._clock = clock
+        self._ended: Future[None] | None = None
         self._thread = EventThread("taskqueue keeper")
         self._thread.begin(self._start(make_queue, make_source))
 
@@ -62,8 +64,15 @@ class Keeper:
         self._thread.call(lambda: self._thread.loop.call_later(PROMPT, self.claiming.abort))
 
     async def claiming_ended(self) -> None:
-        """Wait until there are no more claim requests, and none is open. Raises the bug that ended them."""
-        await asyncio.wrap_future(self._thread.submit(self.claiming.ended()))
+        """Wait until there are no more claim requests, and none is open. Raises the bug that ended them.
+
+        Also returns when `stop` has left a task source behind that hangs.
+        """
+        self._ended = self._thread.submit(self.claiming.ended())
+        ended = asyncio.wrap_future(self._ended)
+        await asyncio.wait([ended])
+        if not ended.cancelled():
+            ended.result()
 
     async def reclaim(self, run: ClaimedRun) -> Exception | None:
         """Make one attempt to reclaim a run now; return the error if another attempt may succeed."""
@@ -85,9 +94,17 @@ class Keeper:
 
     def stop(self) -> None:
         """End the thread. Call it when claiming has ended and every run is resolved or lost."""
-        with suppress(TimeoutError):
+        try:
             self._thread.submit(self._stop()).result(TIME_TO_STOP)
+        except TimeoutError:
+            log.warning(
+                "the thread that claims runs has not ended after %.0f s, not waiting any longer: does the "
+                "task source hang? If it has just claimed runs, their claims expire",
+                TIME_TO_STOP,
+            )
         self._thread.stop(TIME_TO_STOP)
+        if self._ended is not None:
+            self._ended.cancel()
 
     async def _start(self, make_queue: Callable[[], AsyncQueue], make_source: TaskSourceFactory) -> None:
         config = self._config
