@@ -500,7 +500,7 @@ class Shutdown:
         if self.timed_out.done():
             return
         for each in self._runs:
-            log.warning("%s; gave up run %s: %s", why, each.run, each.stage)
+            each.give_up(why)
         self.timed_out.set_result(why)
 
 

@@ -666,6 +666,24 @@ def test_a_ctrl_c_that_the_program_does_not_handle_hands_the_runs_of_serve_back(
     assert reasons(world, task_id) == HANDED_BACK
 
 
+def test_a_second_ctrl_c_that_the_program_does_not_handle_names_the_runs_that_stay_claimed(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    task_id = world.create()
+    with Stuck() as stuck:
+
+        def handler(task: TaskRun) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert task.canceled.wait(WAIT)
+            os.kill(os.getpid(), signal.SIGINT)
+            stuck(task)
+
+        with pytest.raises(KeyboardInterrupt):
+            worker_for(world, handler).serve()
+    line = f"the worker was interrupted; gave up run {task_id}/0: its handler is still running"
+    assert caplog.messages.count(line) == 1
+
+
 class TestStart:
     def test_missing_scopes_are_an_error_that_names_them(self) -> None:
         client = Client("worker", "the-secret-of-a-worker", ["queue:worker-id:*"])

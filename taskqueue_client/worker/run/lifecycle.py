@@ -116,6 +116,7 @@ class RunLifecycle:
         self.run = run
         self.stage = "its handler is still running"
         self.is_stuck = False
+        self._is_given_up = False
         self._resources = RunResources(run, context.shared)
         self._context = context
         self._clock = context.shared.clock
@@ -160,6 +161,12 @@ class RunLifecycle:
         """Wait no longer for a handler that was asked to stop."""
         self._attempts.abandon()
 
+    def give_up(self, why: str) -> None:
+        """Name the run in the log, once: the worker ends before the run does."""
+        if not self._is_given_up:
+            self._is_given_up = True
+            log.warning("%s; gave up run %s: %s", why, self.run, self.stage)
+
     async def resolve(self) -> None:
         """Take the run from claim to report and uploads. Raises nothing: errors decide how it ends."""
         started = self._clock.monotonic()
@@ -172,6 +179,7 @@ class RunLifecycle:
             self._note(TaskEnd(self.run.task_id, self.run.run_id, outcome, error, seconds))
         except asyncio.CancelledError:
             self._attempts.call = None  # the worker ends without waiting for the handler
+            self.give_up("the worker was interrupted")
         except Exception:
             log.exception("run %s cannot be resolved because of a bug, its claim will expire", self.run)
         finally:
