@@ -91,16 +91,21 @@ class BrokerSession:
 
     Attributes:
         ended: A future; its result is the reason why the session ended.
-        queue_was_lost: Whether a durable queue that existed before had to be declared again.
         backlog_at_start: The number of messages in the queue at the start.
     """
 
-    def __init__(self, connection: AbstractConnection, channel: AbstractChannel, plan: Plan) -> None:
+    def __init__(
+        self,
+        connection: AbstractConnection,
+        channel: AbstractChannel,
+        plan: Plan,
+        on_deletion: Callable[[], object],
+    ) -> None:
         self.ended: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self.queue = plan.queue or f"queue/{plan.settings.user}/{slugid()}"
-        self.queue_was_lost = False
         self.backlog_at_start = 0
         self._plan = plan
+        self._on_deletion = on_deletion
         self._connection = connection
         self._channel = channel
         self._verdicts: asyncio.Queue[tuple[int, bool, bool]] = asyncio.Queue()
@@ -109,30 +114,45 @@ class BrokerSession:
         channel.on_consumer_cancel_callbacks.add(self._on_cancel)
 
     @classmethod
-    async def open(cls, plan: Plan, deliver: Callable[[Delivery], None], *, resumes: bool) -> Self:
+    async def open(
+        cls,
+        plan: Plan,
+        deliver: Callable[[Delivery], None],
+        on_deletion: Callable[[], object],
+        *,
+        resumes: bool,
+    ) -> Self:
         """Connect, declare, bind and consume.
 
         `deliver` is called with each message, in order. With `resumes`, a durable queue is expected to exist.
+        `on_deletion` is called if the queue does not exist any more, also if the session cannot be opened.
         """
         tls = plan.settings.ssl_context()
         connection = aiormq.Connection(_url(plan.settings), context=tls, transport_factory=_AnyAddress(tls))
         with broker_errors(plan.settings):
             try:
                 await connection.connect()  # pyright: ignore[reportUnknownMemberType] # a Callable[..., T]
-                return await cls._start(connection, plan, deliver, resumes=resumes)
+                return await cls._start(connection, plan, deliver, on_deletion, resumes=resumes)
             except BaseException:  # a cancellation may come when aiormq's own task has just connected
                 await connection.close()
                 raise
 
     @classmethod
     async def _start(
-        cls, connection: AbstractConnection, plan: Plan, deliver: Callable[[Delivery], None], *, resumes: bool
+        cls,
+        connection: AbstractConnection,
+        plan: Plan,
+        deliver: Callable[[Delivery], None],
+        on_deletion: Callable[[], object],
+        *,
+        resumes: bool,
     ) -> Self:
-        queue_was_lost = resumes and plan.queue is not None and not await _exists(connection, plan.queue)
-        session = cls(connection, await connection.channel(publisher_confirms=False), plan)
+        exists = resumes and plan.queue is not None and await _exists(connection, plan.queue)
+        if resumes and not exists:
+            on_deletion()  # now: the next session finds the queue if this one fails after declaring it
+        session = cls(connection, await connection.channel(publisher_confirms=False), plan, on_deletion)
         try:
-            session.queue_was_lost = queue_was_lost
-            session.backlog_at_start = await session._declare(plan, exists=resumes and not queue_was_lost)
+            session.backlog_at_start = await session._declare(plan, exists=exists)
             await session._consume(plan.prefetch, deliver)
         except BaseException:
             session._settling.cancel()
@@ -246,6 +266,7 @@ class BrokerSession:
             self.ended.set_result(reason)
 
     def _on_cancel(self, _: Basic.Cancel) -> None:
+        self._on_deletion()  # the supervisor may see another reason, such as a failed check, first
         self._end(QueueDeleted(f"{self.queue} was deleted"))
 
     def _on_closing(self, closing: asyncio.Future[Any]) -> None:

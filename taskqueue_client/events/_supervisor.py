@@ -117,6 +117,7 @@ class Supervisor:
         self._parked: list[Delivery] = []  # of an ended session: the queue may deliver these again
         self._lost: tuple[float, float] | None = None  # the begin of a gap, on both clocks
         self._queue_was_lost = False  # in the gap
+        self._was_deleted = False  # the durable queue, which is not handled yet
         self._failures = 0
         self._redelivering: WeakSet[BrokerSession] = WeakSet()  # sessions of a durable queue that exists
 
@@ -187,10 +188,7 @@ class Supervisor:
                 self._note_loss()
                 self._queue_was_lost |= self._session_type.lost_bindings(reason)
             if isinstance(reason, QueueDeleted):
-                self._queue_was_lost = True
-                self._redelivering.clear()
-                self.buffer.extend(self._parked)  # now: another listener may declare the queue again
-                self._parked = []
+                self._handle_deletion()
             wait = self._next_wait()
             state = State.QUEUE_DELETED if isinstance(reason, QueueDeleted) else State.DISCONNECTED
             self._change(StateChange(state, reason, retry_in=wait))
@@ -224,23 +222,34 @@ class Supervisor:
     async def _open(self, at_end: AsyncExitStack) -> BrokerSession:
         """Open a session, which `at_end` closes: a caller that is canceled now does not receive it."""
         resumes = self._counts.connections > 0
-        session = await self._session_type.open(self.plan, self._deliver, resumes=resumes)
+        session = await self._session_type.open(
+            self.plan, self._deliver, self._note_deletion, resumes=resumes
+        )
         at_end.push_async_callback(session.close)
         at_end.callback(self._park, session)  # before it is closed
         return session
 
     async def _begin(self, session: BrokerSession) -> None:
-        queue_was_lost = session.queue_was_lost or self.plan.queue is None
-        if session.queue_was_lost:
+        queue_was_lost = self._was_deleted or self.plan.queue is None
+        if self._was_deleted:
             self._change(StateChange(State.QUEUE_DELETED, QueueDeleted(f"{session.queue} was deleted")))
-            self._redelivering.clear()
+        self._unpark(session, queue_was_lost=queue_was_lost)
+        if queue_was_lost:
+            self._handle_deletion()
         if self.plan.queue is not None:
             self._redelivering.add(session)
-        self._queue_was_lost |= queue_was_lost
-        self._unpark(session, queue_was_lost=queue_was_lost)
         await self._end_gap()
         self._counts.connections += 1
         self._change(StateChange(State.LISTENING))
+
+    def _note_deletion(self) -> None:
+        self._was_deleted = self.plan.queue is not None
+
+    def _handle_deletion(self) -> None:
+        self._was_deleted, self._queue_was_lost = False, True
+        self._redelivering.clear()
+        self.buffer.extend(self._parked)  # now: another listener may declare the queue again
+        self._parked = []
 
     def _note_loss(self) -> None:
         self._lost = self._lost or (self._clock.now(), self._clock.monotonic())

@@ -12,7 +12,7 @@ from typing import Any
 
 import aiormq
 import pytest
-from aiormq.abc import AbstractConnection
+from aiormq.abc import AbstractChannel, AbstractConnection
 from pamqp.commands import Basic
 
 from taskqueue_client import events, slugid
@@ -440,6 +440,102 @@ async def test_a_queue_deleted_while_the_listener_connects_again_counts_as_lost(
         assert task_of(await anext(listener)) == sent[0]
     assert State.QUEUE_DELETED in states.names
     assert [gap.queue_was_lost for gap in gaps] == [True]
+
+
+async def test_a_deleted_queue_counts_as_lost_although_the_session_that_declares_it_fails(
+    through_wire: PulseSettings,
+    wire: Proxy,
+    publisher: Publisher,
+    pool: str,
+    queue: str,
+    states: States,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next session finds the queue that this one has declared."""
+    bind, gaps, sent = getattr(BrokerSession, "_bind"), Gaps(), task_ids(2)  # noqa: B009 - it is private
+
+    async def cut_before_binding(session: BrokerSession, channel: AbstractChannel) -> None:
+        monkeypatch.setattr(BrokerSession, "_bind", bind)
+        wire.cut()
+        await bind(session, channel)
+
+    async with durable(through_wire, pool, queue, states, gaps.note) as listener:
+        await publisher.complete(sent, pool)
+        await until_buffered(listener, 2)
+        await wire.shut()
+        await publisher.channel.queue_delete(listener.queue or "")
+        monkeypatch.setattr(BrokerSession, "_bind", cut_before_binding)
+        await wire.open()
+        await states.until(lambda names: names.count(State.LISTENING) == 2)
+        assert listener.buffered == len(sent)
+        assert [task_of(await anext(listener)) for _ in sent] == sent
+    assert State.QUEUE_DELETED in states.names
+    assert [gap.queue_was_lost for gap in gaps] == [True]
+
+
+async def test_a_queue_deleted_while_reconcile_runs_counts_as_lost_although_reconcile_fails(
+    through_wire: PulseSettings, wire: Proxy, publisher: Publisher, pool: str, queue: str, states: States
+) -> None:
+    gaps, name, sent = Gaps(), f"queue/{through_wire.user}/{queue}", task_ids(2)
+
+    async def reconcile(gap: Gap) -> None:
+        gaps.append(gap)
+        if len(gaps) == 1:
+            await until_buffered(listener, 2)
+            await _delete_and_declare(publisher, name, listener)
+            raise OSError
+
+    async with durable(through_wire, pool, queue, states, reconcile) as listener:
+        await publisher.complete(sent, pool)
+        await until_buffered(listener, 2)
+        wire.cut()
+        await states.until(lambda names: names.count(State.LISTENING) == 2)
+        assert listener.buffered == len(sent)
+        assert [task_of(await anext(listener)) for _ in sent] == sent
+    assert State.QUEUE_DELETED in states.names
+    assert [gap.queue_was_lost for gap in gaps] == [False, True]
+
+
+async def test_a_queue_that_is_deleted_and_declared_by_somebody_as_a_check_begins_counts_as_lost(
+    settings: PulseSettings,
+    publisher: Publisher,
+    pool: str,
+    queue: str,
+    states: States,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The check only finds that the new queue has no consumer."""
+    clock, check, gaps, sent = WatchedClock(), BrokerSession.check, Gaps(), task_ids(2)
+
+    async def delete_before_the_check(session: BrokerSession) -> int:
+        monkeypatch.setattr(BrokerSession, "check", check)
+        await _delete_and_declare(publisher, session.queue, listener)
+        return await check(session)
+
+    monkeypatch.setattr(BrokerSession, "check", delete_before_the_check)
+    binding = events.task_completed(task_queue_id=pool)
+    async with AsyncListener(
+        settings, [binding], queue=queue, on_state=states, clock=clock, wait_initial=8, reconcile=gaps.note
+    ) as listener:
+        await publisher.complete(sent, pool)
+        await until_buffered(listener, 2)
+        await clock.move_a_sleeper(60)
+        await states.until(lambda names: State.DISCONNECTED in names)
+        await clock.move_a_sleeper(states.changes[-1].retry_in or 0)
+        await states.until(lambda names: names.count(State.LISTENING) == 2)
+        assert listener.buffered == len(sent)
+        assert [task_of(await anext(listener)) for _ in sent] == sent
+    assert State.QUEUE_DELETED in states.names
+    assert [gap.queue_was_lost for gap in gaps] == [True]
+
+
+async def _delete_and_declare(publisher: Publisher, queue: str, listener: AsyncListener) -> None:
+    """Delete a durable queue, and declare it anew after the broker's notice to the listener."""
+    session = listener._supervisor._session  # pyright: ignore[reportPrivateUsage]
+    assert session is not None
+    await publisher.channel.queue_delete(queue)
+    await asyncio.wait_for(asyncio.shield(session.ended), 60)
+    await publisher.channel.queue_declare(queue, durable=True)
 
 
 async def test_buffered_events_are_yielded_when_another_listener_declares_the_deleted_queue_first(
