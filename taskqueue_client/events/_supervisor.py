@@ -185,7 +185,6 @@ class Supervisor:
             if isinstance(reason, BrokerRefused) and not self._counts.connections:
                 raise reason  # a refused first connection: retries would be refused as well
             if self._counts.connections:
-                self._note_loss()
                 self._queue_was_lost |= self._session_type.lost_bindings(reason)
             if isinstance(reason, QueueDeleted):
                 self._handle_deletion()
@@ -238,6 +237,7 @@ class Supervisor:
             self._handle_deletion()
         if self.plan.queue is not None:
             self._redelivering.add(session)
+        session.ended.add_done_callback(lambda _: self._note_loss())  # also while a reconcile hook runs
         await self._end_gap()
         self._counts.connections += 1
         self._change(StateChange(State.LISTENING))
@@ -252,14 +252,20 @@ class Supervisor:
         self._parked = []
 
     def _note_loss(self) -> None:
-        self._lost = self._lost or (self._clock.now(), self._clock.monotonic())
+        if self._counts.connections:
+            self._lost = self._lost or (self._clock.now(), self._clock.monotonic())
 
     async def _end_gap(self) -> None:
-        if self._lost is not None:
-            (began, lost), now = self._lost, self._clock.now()
+        gap, self._lost = self._lost, None  # the connection may end again while the hook runs
+        if gap is not None:
+            (began, lost), now = gap, self._clock.now()
             began = min(began, now - (self._clock.monotonic() - lost))  # the clock may have been set back
-            await self._catch_up(Gap(began, now, self._queue_was_lost))
-        self._lost, self._queue_was_lost = None, False
+            try:
+                await self._catch_up(Gap(began, now, self._queue_was_lost))
+            except BaseException:
+                self._lost = gap
+                raise
+        self._queue_was_lost = False
 
     async def _catch_up(self, gap: Gap) -> None:
         if self._reconcile is None:
@@ -309,6 +315,7 @@ class Supervisor:
 
     def _park(self, session: BrokerSession) -> None:
         """Set aside the session's messages that were not handed over: the queue may deliver them again."""
+        self._note_loss()  # closing may take seconds
         older, newer = self._split(session)
         self._parked += newer
         self.buffer.extend(older)

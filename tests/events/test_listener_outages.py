@@ -793,6 +793,35 @@ async def test_a_gap_begins_no_later_than_it_did_although_the_clock_is_set_meanw
     assert gap.ended == pytest.approx(wrong() + step)
 
 
+async def test_a_gap_begins_when_the_connection_ends_although_reconcile_still_runs(
+    through_wire: PulseSettings, wire: Proxy, pool: str, states: States
+) -> None:
+    """A hook that asks for all changes since the begin would miss those from the time of the hook before."""
+    clock, gaps, ends, hook = WatchedClock(), list[Gap](), list[float](), 300.0
+
+    async def reconcile(gap: Gap) -> None:
+        gaps.append(gap)
+        if len(gaps) == 1:
+            session = listener._supervisor._session  # pyright: ignore[reportPrivateUsage]
+            assert session is not None
+            wire.cut()
+            await asyncio.wait_for(asyncio.shield(session.ended), 60)
+            ends.append(clock.now())
+            clock.advance(hook)
+
+    binding = events.task_completed(task_queue_id=pool)
+    async with AsyncListener(
+        through_wire, [binding], on_state=states, clock=clock, wait_initial=8, reconcile=reconcile
+    ) as listener:
+        wire.cut()
+        for losses in (1, 2):
+            await states.until(lambda names, n=losses: names.count(State.DISCONNECTED) == n)  # type: ignore[misc] # n is bound here
+            await clock.move_a_sleeper(states.changes[-1].retry_in or 0)
+        await states.until(lambda names: names.count(State.LISTENING) == 3)
+    assert gaps[1].began == pytest.approx(ends[0], abs=1)
+    assert gaps[1].ended >= ends[0] + hook
+
+
 async def test_waits_grow_while_reconcile_fails_although_messages_arrive(
     through_wire: PulseSettings, wire: Proxy, publisher: Publisher, pool: str, queue: str, states: States
 ) -> None:
