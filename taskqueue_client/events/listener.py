@@ -170,9 +170,12 @@ class _Consumer(ABC, Generic[HookResult]):
         self._stopped = True
         self._supervisor.changed.set()
 
-    def _acknowledge(self) -> None:
+    def _take_current(self) -> Delivery | None:
         delivery, self._current = self._current, None
-        if delivery is None:
+        return delivery
+
+    def _acknowledge(self) -> None:
+        if (delivery := self._take_current()) is None:
             return
         self._counts.acknowledged += 1
         if self._duplicates is not None:
@@ -210,8 +213,7 @@ class _Consumer(ABC, Generic[HookResult]):
             self._current = None
 
     def _fail(self, *, leaving: bool) -> None:
-        delivery, self._current = self._current, None
-        if delivery is None:
+        if (delivery := self._take_current()) is None:
             return
         if delivery.event.redeliveries >= self._redeliveries:
             self._counts.dropped += 1
@@ -385,9 +387,7 @@ class Listener(_Consumer[object]):
         self._open_once()
         self._process = os.getpid()
         self._loop = loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._run_loop, args=(loop,), name="events listener", daemon=True
-        )
+        self._thread = threading.Thread(target=self._serve, args=(loop,), name="events listener", daemon=True)
         self._thread.start()
         try:
             self._call(self._open)
@@ -454,11 +454,11 @@ class Listener(_Consumer[object]):
         self._stopped = True  # also if there is no event loop yet
         self._on_loop_thread(self._stop)
 
-    def _acknowledge(self) -> None:
-        """Acknowledge the current event; keep it for the next `get` if Ctrl-C came before it was returned."""
+    def _take_current(self) -> Delivery | None:
+        """Return the current event; put it back if Ctrl-C or a signal came before `get` returned it."""
         if self._current is not None and self._current.event is not self._returned:
             self._put_back()
-        super()._acknowledge()
+        return super()._take_current()
 
     def _put_back(self) -> None:
         self._returned = None
@@ -493,7 +493,7 @@ class Listener(_Consumer[object]):
         return self._loop
 
     @staticmethod
-    def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    def _serve(loop: asyncio.AbstractEventLoop) -> None:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
             runner.get_loop().run_forever()
             runner.run(end_other_tasks())

@@ -364,6 +364,42 @@ def test_an_event_that_came_together_with_an_interrupt_is_not_acknowledged(
         assert task_of(event) == task_id
 
 
+@pytest.mark.parametrize("rejects", [False, True])
+def test_an_event_is_not_dropped_if_a_signal_handler_raises_an_error_before_get_returns_it(
+    settings: PulseSettings,
+    publish: Publish,
+    pool: str,
+    durable: str,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    rejects: bool,
+) -> None:
+    sent, bindings = task_ids(1), [events.task_completed(task_queue_id=pool)]
+
+    class InterruptedAtItsEnd(queue.SimpleQueue[Any]):
+        def get(self, *arguments: Any, **options: Any) -> NoReturn:
+            super().get(*arguments, **options)
+            monkeypatch.undo()
+            raise OSError("shut down")
+
+    def read() -> None:
+        with Listener(settings, bindings, queue=durable, redeliveries=0) as listener:
+            publish(sent, pool)
+            monkeypatch.setattr("taskqueue_client.events.listener.SimpleQueue", InterruptedAtItsEnd)
+            try:
+                listener.get()
+            finally:
+                if rejects:
+                    listener.reject()
+
+    with pytest.raises(OSError, match="shut down"):
+        read()
+    with Listener(settings, bindings, queue=durable) as listener:
+        event = listener.get(timeout=10)
+        assert event is not None
+        assert task_of(event) == sent[0]
+
+
 def test_a_listener_can_be_read_after_a_ctrl_c_as_it_begins_to_wait(
     settings: PulseSettings, publish: Publish, pool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
