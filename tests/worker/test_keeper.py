@@ -146,13 +146,14 @@ class TestClaiming:
                 keeper.claiming_ended()
             world.close()
 
-    @pytest.mark.usefixtures("prompt")
+    @pytest.mark.usefixtures("prompt", "held_clock")
     def test_a_claim_under_way_is_waited_for_when_it_stops(self, world: World, told: Told) -> None:
-        world.local.faults.add(Delay(endpoint="queue.claimWork", seconds=0.3, after=True, real_time=True))
+        world.local.faults.add(Delay(endpoint="queue.claimWork", seconds=0.1, after=True))
         task_id = world.create()
         with running_keeper(world, told) as keeper:
             until(lambda: world.run(task_id).state == "running")
             keeper.stop_claiming()
+            world.local.clock.release()
             assert told.runs(1)[0].task_id == task_id
             keeper.claiming_ended()
 

@@ -119,9 +119,10 @@ def test_the_slot_is_free_again(world: World) -> None:
     assert world.run(second).reason_resolved == "completed"
 
 
+@pytest.mark.usefixtures("held_clock")
 def test_uploads_are_given_up(world: World) -> None:
     task_id = world.create()
-    world.local.faults.add(Delay(endpoint="storage.put", seconds=1, real_time=True))
+    world.local.faults.add(Delay(endpoint="storage.put", seconds=1))
 
     def handler(task: TaskRun) -> None:
         task.upload_artifact("public/x", b"x")
@@ -133,10 +134,11 @@ def test_uploads_are_given_up(world: World) -> None:
     assert world.run(task_id).reason_resolved == "canceled"
 
 
+@pytest.mark.usefixtures("held_clock")
 @pytest.mark.parametrize("endpoint", ["queue.reportCompleted", "queue.reportException"])
 def test_a_report_that_comes_too_late_changes_nothing(world: World, endpoint: str) -> None:
     task_id = world.create()
-    world.local.faults.add(Delay(endpoint=endpoint, seconds=0.4, real_time=True))
+    world.local.faults.add(Delay(endpoint=endpoint, seconds=0.1))
 
     def handler(task: TaskRun) -> None:
         del task
@@ -148,6 +150,7 @@ def test_a_report_that_comes_too_late_changes_nothing(world: World, endpoint: st
     with Working(world, worker) as working:
         world.until_struck()
         world.queue.cancel_task(task_id)
+        world.local.clock.release()
         working.wait_for_end()
     (run,) = world.status(task_id).runs
     assert run.reason_resolved == "canceled"
@@ -271,9 +274,10 @@ def test_a_conflict_ends_a_run_at_each_stage_and_nothing_follows(world: World, s
     assert {each.status for each in later} <= ({409, 400} if conflict.hung_up else {409})
 
 
+@pytest.mark.usefixtures("held_clock")
 def test_a_claim_that_was_canceled_on_its_way_is_given_up(world: World) -> None:
     task_id = world.create()
-    world.local.faults.add(Delay(endpoint="queue.claimWork", seconds=0.3, after=True, real_time=True))
+    world.local.faults.add(Delay(endpoint="queue.claimWork", seconds=0.1, after=True))
 
     def handler(task: TaskRun) -> None:
         assert task.canceled.wait(WAIT)
@@ -281,6 +285,7 @@ def test_a_claim_that_was_canceled_on_its_way_is_given_up(world: World) -> None:
     with Working(world, worker_for(world, handler, max_tasks=1)) as working:
         until(lambda: world.status(task_id).state == "running")
         world.queue.cancel_task(task_id)
+        world.local.clock.release()
         working.wait_for_end()
     check_lost(world, task_id)
 

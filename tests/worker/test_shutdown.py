@@ -144,9 +144,9 @@ class TestStages:
             until(working.has_ended)
         assert idle == []
 
-    @pytest.mark.usefixtures("prompt")
+    @pytest.mark.usefixtures("prompt", "held_clock")
     def test_a_claim_that_arrives_afterwards_is_handed_back_untouched(self, world: World) -> None:
-        world.local.faults.add(Delay(endpoint="queue.claimWork", seconds=0.3, after=True, real_time=True))
+        world.local.faults.add(Delay(endpoint="queue.claimWork", seconds=0.1, after=True))
         task_id = world.create()
         called: list[TaskRun] = []
         worker = worker_for(world, called.append)
@@ -154,6 +154,7 @@ class TestStages:
         with Working(world, worker) as working:
             until(lambda: world.status(task_id).state == "running")
             worker.shutdown()
+            world.local.clock.release()
             hand_back(world, working)
         assert called == []
         assert reasons(world, task_id) == HANDED_BACK
@@ -322,20 +323,31 @@ class TestStages:
         assert reasons(world, task_id) == ["completed"]
         assert artifact(world, task_id, "public/x") == "x"
 
+    @pytest.mark.usefixtures("held_clock")
     def test_uploads_that_take_too_long_are_given_up_and_the_run_handed_back(self, world: World) -> None:
         task_id = world.create()
-        world.local.faults.add(Delay(endpoint="storage.put", seconds=1, real_time=True))
+        world.local.faults.add(Delay(endpoint="storage.put", seconds=60))
 
         def handler(task: TaskRun) -> None:
             task.upload_artifact("public/x", b"x")
 
-        worker = worker_for(world, handler, max_tasks=1, graceful_shutdown_timeout=0)
+        def is_handed_back() -> bool:
+            world.local.clock.advance(seconds=0.25)
+            return reasons(world, task_id) == HANDED_BACK
+
+        settings: WorkerSettings = {
+            "max_tasks": 1,
+            "graceful_shutdown_timeout": 0,
+            "shutdown_timeout": 600,
+        }
+        worker = worker_for(world, handler, **settings)
         worker.clock = world.local.clock
         with Working(world, worker) as working:
             world.until_struck()
             worker.shutdown()
-            hand_back(world, working)
-        assert reasons(world, task_id) == HANDED_BACK
+            until(is_handed_back)
+            world.local.clock.advance(seconds=60)
+            working.wait_for_end()
         assert "public/x" in artifact_names(world, task_id)  # after the report, if possible
 
     def test_a_report_under_way_is_seen_through(self, world: World) -> None:
