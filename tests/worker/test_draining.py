@@ -120,7 +120,7 @@ def test_a_worker_ends_after_max_idle_and_not_at_the_end_of_the_claim_request(
         clock.hold()
         start = clock.monotonic()
         advance_until_left(world, [working])
-        assert clock.monotonic() - start <= 5
+        assert clock.monotonic() - start < 15  # the claim request would end after 20 s
 
 
 def test_a_short_max_idle_is_long_enough_to_turn_to_each_task_queue(world: World) -> None:
