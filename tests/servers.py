@@ -58,6 +58,15 @@ def listening(serve: Serve, tls: ssl.SSLContext | None = None) -> Generator[int]
         loop.close()
 
 
+@contextmanager
+def reserved_port(host: str = "127.0.0.1") -> Generator[int]:
+    """Yield a port that no other process gets until the end; a server that reuses addresses may take it."""
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind((host, 0))
+        yield reserved.getsockname()[1]
+
+
 async def want_a_password(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Respond as an HTTP proxy that refuses the user and the password."""
     await reader.readuntil(b"\r\n\r\n")

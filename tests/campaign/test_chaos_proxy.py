@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import sys
-from collections.abc import AsyncIterator, Generator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import closing, suppress
 from pathlib import Path
 
 import msgspec
@@ -16,6 +15,7 @@ from aiohttp import ClientError, ClientSession, web
 
 from tests.campaign.chaos_proxy import FAULTS, PROXY_HOST, QUEUE_HOST, STORAGE_FAULTS, ChaosProxy, Head
 from tests.campaign.incidents import IncidentLog
+from tests.servers import reserved_port
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it needs more than one loopback address")
 
@@ -63,22 +63,13 @@ async def behind() -> Behind:
 async def proxy(behind: Behind, tmp_path: Path) -> AsyncIterator[ChaosProxy]:
     runner = web.ServerRunner(web.Server(behind.respond, handler_cancellation=True))
     await runner.setup()
-    with closing(IncidentLog(tmp_path / "incidents.jsonl", 1)) as log, reserved_port() as port:
+    with closing(IncidentLog(tmp_path / "incidents.jsonl", 1)) as log, reserved_port(PROXY_HOST) as port:
         await web.TCPSite(runner, QUEUE_HOST, port).start()
         proxy = ChaosProxy(port, 1, 0, log)
         await proxy.open()
         yield proxy
         await proxy.close()
         await runner.cleanup()
-
-
-@contextmanager
-def reserved_port() -> Generator[int]:
-    """A port for the proxy that no other test gets; the server uses the same port at its own address."""
-    with socket.socket() as reserved:
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # so the proxy may listen, too
-        reserved.bind((PROXY_HOST, 0))
-        yield reserved.getsockname()[1]
 
 
 @pytest.fixture

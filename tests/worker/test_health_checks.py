@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,17 +25,15 @@ from taskqueue_client.worker.commands import linux_processes
 from taskqueue_client.worker.run import handlers
 from taskqueue_client.worker.run.lifecycle import TaskEnd
 from taskqueue_client.worker.run.task_run import TaskRun
-from tests.servers import file_limit
+from tests.servers import file_limit, reserved_port
 from tests.worker.queue_world import TASK_QUEUE_ID, WAIT, World, until
 from tests.worker.worker_world import Working, worker_for
 
 
 @pytest.fixture
-def port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        name: tuple[str, int] = free.getsockname()
-        return name[1]
+def port() -> Iterator[int]:
+    with reserved_port() as reserved:
+        yield reserved
 
 
 def status(port: int, page: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +12,7 @@ import pytest
 import requests
 
 from taskqueue_client.local import LocalQueue
+from tests.servers import reserved_port
 
 from .conftest import go, no_errors
 from .scenery import EVIL, LOG, SVG, Scenery, png
@@ -21,7 +21,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is no
 expect: Any = playwright.expect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
     from playwright.sync_api import Browser, Page
@@ -223,9 +223,13 @@ WAIT_FOR_NOTICE = """async (text) => {
 """Used in place of `wait_for_function`, which polls by `eval`: the page's policy forbids that."""
 
 
-def test_a_queue_that_is_restarted_is_found_again(browser: Browser, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+@pytest.fixture
+def port() -> Iterator[int]:
+    with reserved_port() as reserved:
+        yield reserved
+
+
+def test_a_queue_that_is_restarted_is_found_again(browser: Browser, port: int, tmp_path: Path) -> None:
     db = str(tmp_path / "queue.sqlite")
     context = browser.new_context()
     page = context.new_page()
@@ -251,9 +255,9 @@ def test_a_queue_that_is_restarted_is_found_again(browser: Browser, tmp_path: Pa
     assert task_id
 
 
-def test_lists_of_a_restarted_queue_are_those_of_the_new_one(browser: Browser, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+def test_lists_of_a_restarted_queue_are_those_of_the_new_one(
+    browser: Browser, port: int, tmp_path: Path
+) -> None:
     db = str(tmp_path / "queue.sqlite")
     context = browser.new_context()
     page = context.new_page()
