@@ -466,7 +466,7 @@ class Session:
             await clock.sleep_async(limit - idle if idle < limit else shutdown.FIRST_RESPONSE_INTERVAL)
         if not self._shutdown.has_begun:
             failure = claiming.failure
-            self._shutdown.begin(asked=False)  # before logging: it may take long, and a request begin meanwhile
+            self._shutdown.begin(asked=False)  # before logging, which may take seconds
             if failure is None:
                 log.info("shutting down after %.1f s without work (max_idle)", idle)
             else:
