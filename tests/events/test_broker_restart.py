@@ -9,7 +9,6 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from taskqueue_client.events import AsyncListener, PulseSettings, State
 from taskqueue_client.models.messages import TaskMessage
 from tests.events.conftest import States
 from tests.events.messages_published import Publisher, task_ids
+from tests.servers import reserved_port
 
 SCRIPTS = Path("/usr/lib/rabbitmq/bin")  # the scripts on Debian's PATH only start the system's broker
 
@@ -36,18 +36,11 @@ def _script(name: str) -> str:
     return path
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
 class OwnBroker:
     """A separate RabbitMQ with its data in a folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.port = _free_port()
+    def __init__(self, folder: Path, port: int, port_of_node: int) -> None:
+        self.port = port
         self._pid_file = folder / "pid"
         (folder / "plugins").write_text("[].")
         self._environment = {
@@ -56,7 +49,7 @@ class OwnBroker:
             "RABBITMQ_NODENAME": f"test-{self.port}@localhost",
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODE_PORT": str(self.port),
-            "RABBITMQ_DIST_PORT": str(_free_port()),
+            "RABBITMQ_DIST_PORT": str(port_of_node),
             "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
             "RABBITMQ_LOG_BASE": str(folder / "log"),
             "RABBITMQ_CONFIG_FILE": str(folder / "none"),
@@ -91,12 +84,13 @@ class OwnBroker:
 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[OwnBroker]:
-    broker = OwnBroker(tmp_path)
-    try:
-        broker.wait_until_started()
-        yield broker
-    finally:
-        broker.kill()
+    with reserved_port() as port, reserved_port("0.0.0.0") as port_of_node:
+        broker = OwnBroker(tmp_path, port, port_of_node)
+        try:
+            broker.wait_until_started()
+            yield broker
+        finally:
+            broker.kill()
 
 
 async def test_a_listener_reconnects_after_a_restart_of_the_broker(
