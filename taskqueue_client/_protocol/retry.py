@@ -6,7 +6,6 @@ tenacity decides about retries; it is imported at the first failure, because its
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard, TypeVar
@@ -81,8 +80,7 @@ class Retries(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(msgspec.Struct, frozen=True):
     """How often, and for how long, calls are attempted. All times are in seconds.
 
     Attributes:

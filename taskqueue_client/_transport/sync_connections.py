@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from functools import cache
 from http.client import HTTPException, HTTPResponse, IncompleteRead
 from typing import TYPE_CHECKING, Any, cast
@@ -34,7 +33,6 @@ _LARGEST_JOINED = 64 * 1024  # bytes of a body that is sent together with the he
 _PIECE = 64 * 1024  # bytes that are passed to TLS at a time: all of them must be sent within the read timeout
 
 
-@dataclass(eq=False, repr=False)
 class Attempt:
     """Bounds the time that one request and its response take.
 
@@ -44,9 +42,10 @@ class Attempt:
         late: The text of the `TooLate` that is raised then.
     """
 
-    patience: float
-    ends: float
-    late: str
+    def __init__(self, patience: float, ends: float, late: str) -> None:
+        self.patience = patience
+        self.ends = ends
+        self.late = late
 
     def left(self) -> float:
         """Return the seconds until the end, or raise `TooLate`."""
@@ -281,7 +280,6 @@ class TransferCanceled(Exception):
     """Stops work on a thread whose transfer was canceled."""
 
 
-@dataclass(eq=False, repr=False)
 class Cancellation:
     """Stops a transfer that runs on another thread, also while it waits for data.
 
@@ -289,8 +287,9 @@ class Cancellation:
         attempts: The requests in progress.
     """
 
-    attempts: set[StorageAttempt] = field(default_factory=set["StorageAttempt"], init=False)
-    _canceled: bool = field(default=False, init=False)
+    def __init__(self) -> None:
+        self.attempts: set[StorageAttempt] = set()
+        self._canceled = False
 
     def cancel(self) -> None:
         """Stop the transfer soon. May be called from any thread, and repeatedly."""

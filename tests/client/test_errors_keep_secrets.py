@@ -9,10 +9,10 @@ import threading
 import traceback
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from taskqueue_client import Credentials, RetryPolicy
 from taskqueue_client._protocol.conversation import Call
