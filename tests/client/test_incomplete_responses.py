@@ -202,7 +202,7 @@ def test_a_response_that_trickles_ends_with_the_policys_time(make: Make, what: s
         client, started = make(root_url, timeout=0.5), time.monotonic()
         with pytest.raises((CallTimedOut, ConnectionFailed)):
             client.send(PING)
-        assert time.monotonic() - started < 30
+        assert time.monotonic() - started < 15
 
 
 def test_a_claim_response_that_trickles_ends_with_the_policys_time(
@@ -214,7 +214,7 @@ def test_a_claim_response_that_trickles_ends_with_the_policys_time(
         client, started = make(root_url, timeout=0.3), time.monotonic()
         with pytest.raises((CallTimedOut, ConnectionFailed)):
             client.send(CLAIM)
-        assert time.monotonic() - started < 30
+        assert time.monotonic() - started < 15
     assert server.connections == 1
 
 
@@ -229,7 +229,7 @@ def test_an_injected_session_that_was_used_before_keeps_the_policys_time_too() -
         client, started = Queue(root_url, session=session, retry=RetryPolicy(timeout=0.5)), time.monotonic()
         with pytest.raises((CallTimedOut, ConnectionFailed)):
             client.send(PING)
-        assert time.monotonic() - started < 30
+        assert time.monotonic() - started < 15
 
 
 def test_requests_of_an_injected_sessions_owner_have_no_deadline_of_ours() -> None:

@@ -76,6 +76,16 @@ def test_the_beginning_of_a_long_page_is_the_message_of_its_error(wire: Wire) ->
     assert refused.value.refused.message == ("sorry " * 84)[:500] + "…"
 
 
+def test_the_document_of_a_refusal_is_not_in_its_repr(wire: Wire) -> None:
+    """Its parts are shown already, and the rest may be long."""
+    document = {"code": "InputError", "message": "sorry", "details": "a long story"}
+    with pytest.raises(errors.InputError) as refused:
+        wire.decode(CALL, Response(400, {}, json.dumps(document).encode()))
+    assert refused.value.refused.document == document
+    assert "message='sorry', request_info=" in repr(refused.value)
+    assert "a long story" not in repr(refused.value)
+
+
 @pytest.mark.parametrize("coding", ["gzip", "x-gzip", " GZIP "])
 def test_gzip_has_two_names(coding: str) -> None:  # RFC 9110, 8.4.1.3
     assert unpacked(200, {"content-encoding": coding}, gzip.compress(b"{}"), 100) == b"{}"
